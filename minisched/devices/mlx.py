@@ -1,19 +1,24 @@
 """MLX as a device: a launch only builds a graph, and one ``async_eval`` submits a step.
 
 An MLX array is lazy: an operation records what to compute, and later operations can use the array
-before its numbers exist. ``MlxStream.launch`` runs an op's function on the host, which builds a
-part of the graph. ``MlxDevice.flush`` submits the graph of a whole step with ``mx.async_eval`` and
-returns, while MLX computes. ``MlxOp.synchronize`` blocks the host until the numbers exist. So a
-stream needs no queue, and a wait no event: the graph has the order. (SGLang
+before its numbers exist. A step passes through three calls:
+
+- ``MlxStream.launch``: the worker (``worker/worker.py``) launches forward, sample and copy. Each
+  function runs on the host immediately, and builds its part of the step's graph. An argument that
+  is an op becomes the op's array, also the tokens of the step before (``relay/lazy_chain.py``).
+- ``MlxDevice.flush``: after its last op the worker submits the whole step with one
+  ``mx.async_eval``. The call returns, and MLX computes while the host builds the next graph.
+- ``MlxOp.synchronize``: the host blocks until the numbers of the copy exist, and reads them.
+
+So a stream has no queue, and a wait needs no event: the graph has the order. (SGLang
 ``hardware_backend/mlx``.)
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, ClassVar
@@ -23,7 +28,10 @@ import mlx.core as mx
 from ..trace import Recorder, Touch
 from . import wall_clock as switch_interval
 from .base import NO_LABEL, WRONG_TOKEN, Event, Label, Op, value_of, without_frames
+from .mlx_arrays import INTEGER, MlxArrays
 from .wall_clock import WallClock
+
+SWITCH_INTERVAL = 0.0005  # seconds by which a busy host delays a time stamp at most
 
 # -- Submitting arrays to MLX, by one thread at a time ---------------------------------------------
 #
@@ -81,149 +89,7 @@ class MlxOp(Op):
         self.done.result()
 
 
-class Streams:
-    """MLX streams that any thread may use, one thread at a time.
-
-    MLX never releases a stream and its system thread, so later devices take those of closed ones.
-    """
-
-    _free: ClassVar[list[Streams]] = []
-
-    def __init__(self) -> None:
-        self.device = mx.default_device()
-        self.cpu = mx.new_thread_unsafe_stream(mx.cpu)
-        on_cpu = self.device == mx.Device(mx.cpu)
-        self.compute = self.cpu if on_cpu else mx.new_thread_unsafe_stream(self.device)
-        self.copy = mx.new_thread_unsafe_stream(mx.cpu)
-        self.markers = [mx.new_thread_unsafe_stream(mx.cpu) for _ in range(3)]
-
-    @classmethod
-    def take(cls) -> Streams:
-        """Return streams on the default device that no open device uses."""
-        for streams in cls._free:
-            if streams.device == mx.default_device():
-                cls._free.remove(streams)
-                return streams
-        return cls()
-
-    def give_back(self) -> None:
-        """Return streams for the next device."""
-        self._free.append(self)
-
-    @contextmanager
-    def using(self, stream: mx.Stream) -> Iterator[None]:
-        """Make ``stream`` the default, and ``self.cpu`` the CPU's stream."""
-        with mx.stream(self.cpu), mx.stream(stream):
-            yield
-
-    def mark(self, ops: list[MlxOp]) -> list[mx.array]:
-        """Return a marker for each op: a tiny array that depends on it.
-
-        A stream signals the end of an ``async_eval`` once, for all of its arrays. So each marker is
-        on a stream of its own. Only the watcher uses a marker, because a wait for an array changes
-        it, and no other thread may use the array at that time.
-        """
-        while len(self.markers) < len(ops):
-            self.markers.append(mx.new_thread_unsafe_stream(mx.cpu))
-        markers = []
-        for op, stream in zip(ops, self.markers, strict=False):
-            with mx.stream(stream):
-                markers.append(mx.logical_not(op.value[..., :1]))
-        return markers
-
-
-INTEGER = mx.int32  # Metal has no scatter for 64-bit integers; tokens and KV slots need 31 bits
-SWITCH_INTERVAL = 0.0005  # seconds by which a busy host delays a time stamp at most
-BLOCK = 256  # numbers in a block of ``log_softmax``
-
-
-class MlxArrays:
-    """The array functions of ``devices/base.py:Arrays``, in MLX; and functions for sampling."""
-
-    lib: Any = mx
-    word = mx.uint32  # for arithmetic with 32 bits; higher bits are cut off
-
-    def asarray(self, values: Sequence[int]) -> mx.array:
-        """Return 32-bit integers."""
-        return mx.array(list(values), dtype=INTEGER)
-
-    def asarrays(self, *columns: Sequence[int]) -> list[mx.array]:
-        """Return an array for each; host and GPU share their memory."""
-        return [self.asarray(values) for values in columns]
-
-    def where(self, condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
-        """Return ``a`` where the condition holds, and ``b`` elsewhere."""
-        return mx.where(condition, a, b)
-
-    def mask(self, values: Sequence[bool]) -> mx.array:
-        """Return booleans."""
-        found: Any = values
-        return mx.array(found, dtype=mx.bool_)
-
-    def count_equal(self, a: mx.array, b: mx.array, width: int, num_rows: int) -> mx.array:
-        """Return 1 + the number of leading equal elements of each of ``num_rows``, [num_rows]."""
-        equal = (a == b).reshape(num_rows, width).astype(INTEGER)
-        return 1 + mx.cumprod(equal, axis=-1).sum(axis=-1) if width else mx.ones(num_rows, INTEGER)
-
-    def clamp(self, values: mx.array, min: int) -> mx.array:
-        """Return the values, with ``min`` for each lower one."""
-        return mx.maximum(values, min)
-
-    # -- as in ``TorchArrays``
-
-    def in_float64(self) -> AbstractContextManager[Any]:
-        """Return a context in which float64 works: the CPU."""
-        return mx.stream(mx.cpu)
-
-    def numbers(self, values: Any, dtype: mx.Dtype) -> mx.array:
-        """Return numbers of the host, or an array, in another dtype."""
-        return values.astype(dtype) if isinstance(values, mx.array) else mx.array(values, dtype)
-
-    def wide(self, values: mx.array) -> mx.array:
-        """Return an array with at least 32 bits."""
-        return values.astype(mx.float32) if values.dtype.size < 4 else values
-
-    def arange(self, end: int) -> mx.array:
-        """Return the integers from 0 on."""
-        return mx.arange(end)
-
-    def take(self, values: mx.array, at: mx.array) -> mx.array:
-        """Return the elements ``at`` [num_rows, any] of each row."""
-        return mx.take_along_axis(values, at, axis=-1)
-
-    def put(self, values: mx.array, at: Any, new: mx.array) -> mx.array:
-        """Return a copy with other values ``at`` one index or several."""
-        copy = values.astype(values.dtype)  # a new handle
-        copy[at] = new
-        return copy
-
-    def argmax(self, values: mx.array) -> mx.array:
-        """Return the index of each row's largest value, the first among equals."""
-        return mx.argmax(values, axis=-1).astype(INTEGER)
-
-    def argsort(self, values: mx.array) -> mx.array:
-        """Return each row's indices in ascending order of values, equals in order."""
-        return mx.argsort(values, axis=-1)
-
-    def largest(self, values: mx.array, count: int) -> mx.array:
-        """Return each row's ``count`` largest values, in descending order."""
-        return mx.sort(mx.topk(values, count, axis=-1), axis=-1)[:, ::-1]
-
-    def exp(self, values: mx.array) -> mx.array:
-        """Return exp, in float64 with full precision; ``mx.exp`` has that of float32 only."""
-        return mx.power(mx.array(math.e, dtype=values.dtype), values)
-
-    def log_softmax(self, values: mx.array) -> mx.array:
-        """Return the log-softmax of each row, summed in blocks.
-
-        ``mx.logsumexp`` sums a row from one end to the other. Over 49152 tokens its error is 3e-4
-        (measured on the CPU, in float32). In blocks it is about 1e-6, the error of MLX's ``exp``,
-        which float64 does not improve.
-        """
-        highest = mx.max(values, axis=-1, keepdims=True)
-        weights = mx.pad(mx.exp(values - highest), [(0, 0), (0, -values.shape[-1] % BLOCK)])
-        sums = mx.sum(weights.reshape(values.shape[0], -1, BLOCK), axis=-1)
-        return values - (highest + mx.log(mx.sum(sums, axis=-1, keepdims=True)))
+# -- A launch builds a graph, and a flush submits it -----------------------------------------------
 
 
 class MlxStream:
@@ -375,3 +241,57 @@ class MlxDevice(WallClock):
                 self.launched = []
             finally:
                 switch_interval.give_back(SWITCH_INTERVAL)
+
+
+# -- The streams of MLX itself ---------------------------------------------------------------------
+
+
+class Streams:
+    """MLX streams that any thread may use, one thread at a time.
+
+    MLX never releases a stream and its system thread, so later devices take those of closed ones.
+    """
+
+    _free: ClassVar[list[Streams]] = []
+
+    def __init__(self) -> None:
+        self.device = mx.default_device()
+        self.cpu = mx.new_thread_unsafe_stream(mx.cpu)
+        on_cpu = self.device == mx.Device(mx.cpu)
+        self.compute = self.cpu if on_cpu else mx.new_thread_unsafe_stream(self.device)
+        self.copy = mx.new_thread_unsafe_stream(mx.cpu)
+        self.markers = [mx.new_thread_unsafe_stream(mx.cpu) for _ in range(3)]
+
+    @classmethod
+    def take(cls) -> Streams:
+        """Return streams on the default device that no open device uses."""
+        for streams in cls._free:
+            if streams.device == mx.default_device():
+                cls._free.remove(streams)
+                return streams
+        return cls()
+
+    def give_back(self) -> None:
+        """Return streams for the next device."""
+        self._free.append(self)
+
+    @contextmanager
+    def using(self, stream: mx.Stream) -> Iterator[None]:
+        """Make ``stream`` the default, and ``self.cpu`` the CPU's stream."""
+        with mx.stream(self.cpu), mx.stream(stream):
+            yield
+
+    def mark(self, ops: list[MlxOp]) -> list[mx.array]:
+        """Return a marker for each op: a tiny array that depends on it.
+
+        A stream signals the end of an ``async_eval`` once, for all of its arrays. So each marker is
+        on a stream of its own. Only the watcher uses a marker, because a wait for an array changes
+        it, and no other thread may use the array at that time.
+        """
+        while len(self.markers) < len(ops):
+            self.markers.append(mx.new_thread_unsafe_stream(mx.cpu))
+        markers = []
+        for op, stream in zip(ops, self.markers, strict=False):
+            with mx.stream(stream):
+                markers.append(mx.logical_not(op.value[..., :1]))
+        return markers

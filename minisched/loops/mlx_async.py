@@ -1,13 +1,19 @@
 """MLX's overlap: build step N+1 on the tokens of step N before the device has computed them.
 
 MLX arrays are lazy: an operation only records what to compute, and ``mx.async_eval`` computes it
-while the host goes on. So no FutureMap is needed. The host builds step N+1 directly on step N's
-token array, hands it over, and only then blocks on N; the device goes from one to the other
-without a gap. This is the *chain*. It holds as long as the same requests decode again. When a
-prompt is waiting or a request has ended, the loop finalizes what is in flight and schedules afresh.
+while the host continues. So no FutureMap is needed. The host builds step N+1 directly on step N's
+token array, submits it, and only then blocks on N. The device goes from one to the other without a
+gap. This is the *chain*. It holds as long as the same requests decode again. If a prompt waits or a
+request has ended, the loop finalizes the step in flight and schedules a new one.
 
-On other devices the same loop runs with ops on a stream in place of graphs. The original has a
-class for each handle and a method for each kind of row; lessons/site/docs/names.md lists them.
+Three files answer how MLX's async eval works here:
+
+- this one: when a step is launched on another one's tokens, and when the host blocks;
+- ``relay/lazy_chain.py``: how the token array of step N becomes the input of step N+1;
+- ``devices/mlx.py``: how a launch builds a graph, a flush submits it, and a read waits for it.
+
+On other devices the same loop runs with ops on a stream instead of graphs. The original has a class
+for each handle and a method for each kind of row; lessons/site/docs/names.md lists them.
 """
 
 from __future__ import annotations
@@ -73,11 +79,12 @@ def mlx_async(
 
 
 def launch(engine: Engine, batch: ScheduleBatch, previous: Step | None = None) -> Step:
-    """Build a step's graph, on ``previous``'s tokens where it needs them, and hand it over.
+    """Build a step's graph, on ``previous``'s tokens if it needs them, and submit it.
 
-    Masks and penalties come first, because they are part of the graph. ``launch_batch`` ends in
-    one ``mx.async_eval`` of the tokens and of the caches that the step wrote (``devices/mlx.py``).
-    All rows are one graph. In the original a prompt is a graph of its own.
+    ``prepare_batch`` ships the inputs. Masks and penalties come next, because they are part of the
+    graph. ``launch_batch`` launches the ops, and ends in one ``mx.async_eval`` of the tokens and
+    of the caches that the step wrote (``MlxDevice.flush``). All rows are one graph; in the original
+    a prompt is a graph of its own.
     """
     step = engine.prepare_batch(batch, previous)
     if engine.needs_mask(step):
@@ -93,7 +100,7 @@ def launch_next(engine: Engine, pending: Step, chain_extend: bool) -> Step | Non
 
     With ``chain_extend`` the scheduler chooses the step instead, before it knows ``pending``'s
     result. An extend reads only its prompt, and a decode takes the tokens in flight from
-    ``pending``'s array. As in ``overlap``, memory then comes back a step later, and a request that
+    ``pending``'s array. As in ``overlap``, memory is then released a step later, and a request that
     ends is in one more step.
     """
     batch = None if pending.batch.num_extend_reqs else engine.chain(pending.batch)

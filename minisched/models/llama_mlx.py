@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from ..devices.base import Device
-from ..devices.mlx import MlxArrays, evaluate
+from ..devices.mlx import evaluate
+from ..devices.mlx_arrays import MlxArrays
 from .base import ForwardBatch
 from .llama import (
     AUTO,

@@ -22,7 +22,7 @@ from .sampling import NEVER, UNIT, WORD, Adjustments, changes, threefry, vocab_m
 def arrays_of(array: Array) -> Any:
     """Return the functions of an array's library: its device's ``TorchArrays`` or ``MlxArrays``."""
     if type(array).__module__.startswith("mlx."):
-        from ..devices.mlx import MlxArrays
+        from ..devices.mlx_arrays import MlxArrays
 
         return MlxArrays()
     from ..devices.thread import TorchArrays

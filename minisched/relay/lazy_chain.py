@@ -1,4 +1,11 @@
-"""The lazy chain: a step takes the previous step's token array before it is computed."""
+"""The lazy chain: a step takes the previous step's token array before it is computed.
+
+``Worker.lay_out`` calls ``bind`` on the host, and keeps the op that samples the previous step's
+tokens in ``Step.previous``. ``Worker.forward`` passes the value of that op, an array (or None if it
+failed), to ``resolve_future``. On MLX the array has no numbers at that time, so the step becomes a
+graph on the previous step's graph (``devices/mlx.py``). On other devices the forward pass runs
+later on the same stream, when the array has its numbers.
+"""
 
 from __future__ import annotations
 
