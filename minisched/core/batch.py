@@ -1,10 +1,10 @@
 """The batch of one step: requests with their leases, frozen when the step is committed.
 
-When the result of a step arrives, the scheduler has moved on: a request may have ended, lost its
-memory, or be in two more steps. So a batch keeps the state of the commit, and no code asks a live
-request later. The scheduler makes a ``ScheduleBatch``, which refers to requests. The worker makes a
-``ForwardBatch`` of it, which has only numbers (``models/base.py``). The device returns a
-``Result``, and a client receives an ``Output``.
+When the result of a step arrives, a request may have ended, lost its memory, or be in two more
+steps. So a batch keeps the state of the commit, and no code reads a live request later. The
+scheduler makes a ``ScheduleBatch``, which refers to requests. The worker makes a ``ForwardBatch``
+of it, which has only numbers (``models/base.py``). The device returns a ``Result``, and a client
+receives an ``Output``.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ class NoBatch(Enum):
 
 
 class Row(NamedTuple):
-    """One request's part in one batch: everything that was true at commit.
+    """One request's part in one batch, as it was at the commit.
 
-    ``process`` and the worker read the row, never the live request (MindIE #233 read a live
-    last-chunk flag).
+    ``process`` and the worker read the row (MindIE #233 read a live last-chunk flag).
     """
 
     req: Request
@@ -56,7 +55,7 @@ class Row(NamedTuple):
 
     @property
     def end(self) -> int:
-        """One past the last position this row computes: the position of the token it samples."""
+        """Return the position of the token that this row samples."""
         return self.start + len(self.ids)
 
 
@@ -64,7 +63,7 @@ class Row(NamedTuple):
 class ScheduleBatch:
     """A step as the scheduler sees it (SGLang ``managers/schedule_batch.py:ScheduleBatch``).
 
-    Columns, filled at commit and never changed after; ``rows`` shows the same request by request.
+    Its columns are filled at the commit and never changed after.
     """
 
     step: int
@@ -85,7 +84,7 @@ class ScheduleBatch:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The requests' parts, prompts first."""
+        """Return the columns request by request, prompts first."""
         return tuple(
             Row(req, lease, start, ids, req is not self.chunked_req)
             for req, lease, start, ids in zip(
@@ -95,7 +94,7 @@ class ScheduleBatch:
 
     @cached_property
     def rids(self) -> tuple[str, ...]:
-        """The request ids, row by row; read once the batch is committed."""
+        """Return the request ids; only after the commit."""
         return tuple(req.rid for req in self.reqs)
 
     @property
@@ -107,12 +106,12 @@ class ScheduleBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Positions computed by the whole batch."""
+        """Return the number of positions that the batch computes."""
         return sum(map(len, self.ids))
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Rows and new tokens, which decide what a step costs."""
+        """Return the numbers of rows and of new tokens, which decide the cost of a step."""
         return len(self.reqs), self.num_tokens
 
     @cached_property
@@ -121,7 +120,7 @@ class ScheduleBatch:
         return [1] * len(self.reqs)
 
     def drafts(self, at: int) -> Sequence[int]:
-        """Return the guessed tokens in row ``at`` that the host knows; a plain batch has none."""
+        """Return the drafts of row ``at`` that the host knows; a plain batch has none."""
         return ()
 
     def sample_position(self, at: int) -> int:
@@ -143,8 +142,7 @@ class Result:
 class Output:
     """A message to a client: a token, the end of its request, or both.
 
-    With ``namesake`` a request was refused because another one has its id. Then the message does
-    not end the other one.
+    ``namesake``: it was refused because another request has its id, and that one goes on.
     """
 
     rid: str
@@ -158,8 +156,7 @@ class Output:
 class Outputs:
     """Messages to clients, in order (SGLang ``managers/io_struct.py:BatchTokenIDOutput``).
 
-    Most of them are one token of each request, so they are kept in two columns, [num_outputs].
-    ``more`` has the other messages, by index.
+    They are kept in two columns, [num_outputs]; ``more`` has those that are more than a token.
     """
 
     __slots__ = "more", "rids", "tokens"

@@ -15,9 +15,9 @@ def setting(
 ) -> Any:  # fmt: skip
     """A dataclass's field that is also an option of the command line (``cli/options.py``).
 
-    ``shown`` is what the help names as the default, where that is not ``default`` itself; empty: it
-    differs from command to command. A ``default`` that can be called makes one. With a ``least``, a
-    command line may say nothing below it, nor above ``most``.
+    ``shown`` is the default in the help, if it is not ``default`` itself; empty: it differs from
+    command to command. A ``default`` that can be called makes one. With a ``least``, an option on
+    the command line must be at least that, and at most ``most``.
     """
     limits = None if least is None else (least, most)
     option = {"help": help, "shown": shown, "alias": alias, "limits": limits}

@@ -1,12 +1,11 @@
-"""Log-probabilities: what a request may ask for, and what it is given.
+"""Log-probabilities: the options of a request, and the values that it gets.
 
-A token's log-probability is ``log_softmax`` of the model's own logits at the position before it, in
-float32 (float64 where the logits are), before penalties, ``logit_bias``, mask and temperature: how
-likely the model finds it, not how likely it was to be drawn. That is vLLM's default
-(``logprobs_mode`` ``raw_logprobs``; ``processed_logprobs`` come behind all of these, top-k and
-top-p too, and there are ``raw_logits`` and ``processed_logits``). SGLang gives the same for a
-prompt; its output log-probabilities are taken in the sampler, behind penalties, bias, mask and
-temperature (before the temperature alone with ``SGLANG_RETURN_ORIGINAL_LOGPROB``).
+The log-probability of a token is ``log_softmax`` of the model's logits at the position before it,
+in float32 (float64 if the logits are), before penalties, ``logit_bias``, mask and temperature. It
+is the probability in the model, not in the draw. This is vLLM's default (``logprobs_mode``
+``raw_logprobs``; ``processed_logprobs`` are taken after all of these, top-k and top-p too). SGLang
+gives the same for a prompt. Its sampler takes those of the output after penalties, bias, mask and
+temperature (with ``SGLANG_RETURN_ORIGINAL_LOGPROB`` before the temperature).
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from .sampling import SamplingParams
 
 
 class TokenLogprob(NamedTuple):
-    """A token where it stands, and what else might have stood there.
+    """The log-probability of a token, and those of the most likely tokens at its position.
 
-    ``top_logprobs`` has the most likely tokens there, most likely first, of equals the lower id
-    first. ``logprob`` is None where the logits at the position before were not asked for.
+    ``top_logprobs`` begins with the most likely token; of equal ones the lower id is first.
+    ``logprob`` is None if the request does not want the logits at the position before.
     """
 
     logprob: float | None
@@ -29,18 +28,18 @@ class TokenLogprob(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """Those that a row of a step gives, or those that come with one output."""
+    """The log-probabilities of one row of a step, or of one output."""
 
     input_token_logprobs: list[TokenLogprob]  # of the prompt
-    output_token_logprobs: list[TokenLogprob]  # of what was sampled
+    output_token_logprobs: list[TokenLogprob]  # of the sampled tokens
 
 
 def next_logprob_at(params: SamplingParams, num_prompt: int, num_known: int) -> int:
-    """The position whose logits a prompt's log-probabilities need next, with ``num_known`` there.
+    """Return the next position with logits for a prompt's log-probabilities, after ``num_known``.
 
-    The logits at a position say how likely the token behind it is, so the first log-probability,
-    for which nobody asks the position before, is None (SGLang ``_process_input_token_logprobs``).
-    Where nothing is missing the position lies past all that the request can have.
+    The logits at a position belong to the token after it. The first log-probability would need the
+    position before ``logprob_start_len``, so it is None (SGLang ``_process_input_token_logprobs``).
+    If none is missing, return a position past the end of the request.
     """
     start = params.logprob_start_len
     if not params.return_logprob or start < 0 or start + num_known == num_prompt:
@@ -49,7 +48,7 @@ def next_logprob_at(params: SamplingParams, num_prompt: int, num_known: int) -> 
 
 
 def logprob_problem(params: SamplingParams, num_prompt: int, vocab_size: int) -> str | None:
-    """One sentence on what a request may not ask for, given its prompt and the model, or None."""
+    """Return a sentence on an option that this prompt or this model does not allow, or None."""
     count, start = params.top_logprobs_num, params.logprob_start_len
     if count > vocab_size:
         return f"top_logprobs_num is {count}, but the vocabulary has only {vocab_size} tokens."

@@ -9,8 +9,8 @@ before it knows the token of the step before, so it counts tokens that it does n
                       |       |
               known_len = 8   device_len = 9: that many tokens will exist
 
-``computed_len`` counts the positions whose KV is written, or will be by launched steps. The next
-step computes the positions from there to ``device_len``.
+``computed_len`` counts the positions with KV that is written, or will be by launched steps. The
+next step computes the positions from there to ``device_len``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from .sampling import SamplingParams, is_text, is_whole, shown, wrong_token, wro
 class Lease:
     """A row of the request table and its pages.
 
-    A lease is released once it is closed (finish, abort, retraction) *and* no batch in flight
-    refers to it. A retracted request gets a new lease, so a late token of the old lease is
-    recognized.
+    It is closed when its request ends or is retracted, and released once no batch in flight refers
+    to it. A retracted request gets a new lease, so a late token of the old one is recognized.
     """
 
     row: int  # index into the request-to-token table; row 0 is padding
@@ -43,8 +42,8 @@ class Lease:
     node: Any = None  # where they end in the prefix cache; locked while the lease lives
     sent_pages: int = 0  # how many of them the device's page table lists as they are now
     settled_len: int = 0  # positions with written KV: their step has come back
-    last_step: int = 0  # the last step launched that names it
-    is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
+    last_step: int = 0  # the last launched step that refers to it
+    is_spoiled: bool = False  # a failed step left pages unwritten that it reads or has shared
     is_released: bool = False  # no step may read or write its row and pages any more
 
 
@@ -61,10 +60,10 @@ class Admission:
 
 @dataclass(eq=False)
 class Request:
-    """One prompt on its way to being answered (mini-sglang ``core.py:Req``).
+    """One prompt, its output and its lengths (mini-sglang ``core.py:Req``).
 
-    The host's own knowledge is ``prompt`` plus ``output_ids``; ``device_len`` and ``computed_len``
-    (``cached_len`` in mini-sglang) run ahead of it.
+    The host knows ``prompt`` plus ``output_ids``; ``device_len`` and ``computed_len`` (mini-sglang:
+    ``cached_len``) run ahead of it.
 
     >>> request = Request("a", [1, 2, 3], SamplingParams(max_new_tokens=8))
     >>> request.device_len, request.max_device_len
@@ -89,7 +88,7 @@ class Request:
     computed_len: int = 0
     device_len: int = field(init=False)
     max_device_len: int = field(init=False)
-    known_len: int = field(init=False)  # tokens whose value the host knows
+    known_len: int = field(init=False)  # tokens that the host knows
     stop_ids: frozenset[int] = frozenset()  # tokens that end it: its own, and the model's
     parts: tuple[RequestPart, ...] = ()  # state of the features that it uses (core/feature.py)
 
@@ -102,7 +101,7 @@ class Request:
         self.max_device_len = length + (limit if is_whole(limit) else 0)
 
     def problem(self) -> str | None:
-        """One sentence on what is wrong with what a client has filled in, or None."""
+        """Return a sentence on the first wrong field of a client, or None."""
         names = ("rid", "prompt", "arrival_time", "priority")
         if problem := wrong_type(self, names) or wrong_token(self.prompt):
             return problem
@@ -112,17 +111,17 @@ class Request:
 
     @property
     def name(self) -> str:
-        """Return its name in outputs and traces: its id, or the text of an id that is no text."""
+        """Return its name in outputs and traces: its id, as a text whatever the id is."""
         return self.rid if is_text(self.rid) else shown(self.rid)
 
     @property
     def extend_len(self) -> int:
-        """Positions that the next step would have to compute."""
+        """Return the number of positions that the next step has to compute."""
         return self.device_len - self.computed_len
 
     @property
     def num_output_placeholders(self) -> int:
-        """Tokens in flight (vLLM ``v1/request.py``; MindIE pushes a -1 for each)."""
+        """Return the number of tokens in flight (vLLM ``v1/request.py``)."""
         return self.device_len - self.known_len
 
     @property
@@ -132,16 +131,16 @@ class Request:
 
     @cached_property
     def sampling_key(self) -> int:
-        """A number below 2**63 for (seed, request); with the position it decides every draw."""
+        """Return a number below 2**63; with the position it decides every draw."""
         return self.params.seed % 2**31 << 32 | zlib.crc32(self.rid.encode())
 
     def tokens(self, start: int, end: int) -> tuple[int | None, ...]:
-        """The tokens at ``start`` up to ``end``; None where only the device knows them."""
+        """Return the tokens from ``start`` up to ``end``; None where only the device knows them."""
         known_end = min(end, self.known_len)
         return self.known_tokens(start, known_end) + (None,) * (end - max(start, known_end))
 
     def known_tokens(self, start: int, end: int) -> tuple[int, ...]:
-        """The tokens at ``start`` up to ``end``, as far as the host knows them."""
+        """Return the tokens from ``start`` up to ``end`` that the host knows."""
         num_prompt = len(self.prompt)
         if start >= num_prompt:
             return tuple(self.output_ids[start - num_prompt : end - num_prompt])
@@ -149,7 +148,7 @@ class Request:
         return prompt if end <= num_prompt else prompt + tuple(self.output_ids[: end - num_prompt])
 
     def append_host(self, token: int) -> FinishReason | None:
-        """Learn the value of the next token; return a reason if it is the last one."""
+        """Append the next token; return a reason if it is the last one."""
         self.output_ids.append(token)
         length = self.known_len = self.known_len + 1
         reason = None
@@ -171,7 +170,7 @@ class Request:
         self.computed_len = self.admission.hit_len = lease.settled_len
 
     def restart(self) -> None:
-        """Forget everything computed, keep everything known (what a retraction does)."""
+        """Forget the computed positions, and keep the known tokens (for a retraction)."""
         # The prefix that it found in the cache may be evicted by then.
         self.admission.asked_len += self.admission.hit_len
         self.lease = None

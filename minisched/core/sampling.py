@@ -1,4 +1,4 @@
-"""What a request's history and wishes do to its logits, before a token is chosen."""
+"""The sampling options of a request, and the changes of its logits before a token is chosen."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Protocol, cast
 
 from .fields import setting
 
-# -- What kind of value each field of a request must be; somebody else's JSON may hold anything ----
+# -- The kind of value that each field of a request must have: a client's JSON may hold anything ---
 
 LONGEST = 60  # characters of a value that a sentence quotes
 
 
 def wrong_type(item: Any, names: Sequence[str] = ()) -> str | None:
-    """One sentence on the first field, by default of all, that is no value of its kind, or None."""
+    """Return a sentence on the first field (of ``names``) with a value of a wrong kind, or None."""
     known = item.__dataclass_fields__
     for name in names or known:
         value, (kind, is_of_kind) = getattr(item, name), KINDS[known[name].type]
@@ -36,31 +36,31 @@ def wrong_token(prompt: Sequence[Any]) -> str | None:
 
 
 def shown(value: object) -> str:
-    """A value as a sentence can quote it: in one line, not long, whatever it holds."""
+    """Return a value as a sentence can quote it: one short line."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # of a number with thousands of digits, say
+    except Exception:  # for example of a number with thousands of digits
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is a whole number; True and False are none."""
+    """Return whether it is a whole number; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_short(value: object) -> bool:
-    """Whether it is a whole number of at most 64 bits, as a time in nanoseconds has to be."""
+    """Return whether it is a whole number of at most 64 bits, such as a time in nanoseconds."""
     return is_whole(value) and -(2**63) <= cast(int, value) < 2**63
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number; its limits are another question, which NaN fails."""
+    """Return whether it is a number, NaN included; each field has limits of its own."""
     return isinstance(value, float) or is_whole(value)
 
 
 def is_text(value: object) -> bool:
-    """Whether it can be written down: half of a surrogate pair, which JSON allows, can't."""
+    """Return whether it is a text with an encoding; JSON allows half of a surrogate pair."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -68,7 +68,7 @@ def is_text(value: object) -> bool:
 
 
 def is_list(value: object) -> bool:
-    """Whether it is a sequence of anything; a text is one of characters, and is not meant."""
+    """Return whether it is a sequence, but no text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
@@ -100,7 +100,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
 HOTTEST = sys.float_info.max  # a whole number may be larger, and be no float
 HIGHEST_PENALTY = 2.0
-HIGHEST_BIAS = 100.0  # it decides alone, beside any logit; OpenAI's limit, as vLLM's
+HIGHEST_BIAS = 100.0  # more than any logit; OpenAI's limit, as vLLM's
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,16 @@ class SamplingParams:
     """The sampling options of one request (SGLang ``sampling/sampling_params.py``).
 
     ``temperature`` 0 is greedy. ``top_k`` -1 keeps the whole vocabulary; ``top_p`` keeps the
-    smallest set of tokens whose probability reaches it. ``seed`` makes a sampled request
-    repeatable: its tokens depend on the seed, the request and the position, never on the batch.
+    smallest set of tokens that together reach this probability. The tokens of a sampled request
+    depend on ``seed``, the request and the position, never on the batch.
 
-    What reads the tokens before: ``frequency_penalty``, ``presence_penalty`` and
+    These read the tokens before: ``frequency_penalty``, ``presence_penalty`` and
     ``repetition_penalty`` (1: none), a grammar (``regex`` or ``json_schema``, a text), and ``stop``
-    strings. ``logit_bias`` adds to single tokens' logits and reads nothing.
+    strings. ``logit_bias`` adds to the logits of single tokens and reads nothing.
 
-    ``return_logprob`` wants the log-probability of every output token, and of those of the prompt
-    from ``logprob_start_len`` on (-1: none of them), with the ``top_logprobs_num`` most likely
-    tokens at each place (``logprobs.py``). The first of the prompt's has none, as in SGLang. Such a
+    ``return_logprob`` asks for the log-probability of every output token, and of the prompt's from
+    ``logprob_start_len`` on (-1: none of them), with the ``top_logprobs_num`` most likely tokens at
+    each position (``logprobs.py``). The first one of the prompt has none, as in SGLang. Such a
     request is never in a mixed batch.
 
     >>> SamplingParams(temperature=0.8, top_p=0.9, seed=7).is_greedy
@@ -156,21 +156,21 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """Return whether the most likely token is always taken."""
         return self.temperature <= 0.0 or self.top_k == 1
 
     @cached_property
     def has_penalties(self) -> bool:
-        """Whether the tokens before change which one comes next, beside the model's own view."""
+        """Return whether the tokens before change the logits."""
         return (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0, 0, 1)
 
     @property
     def has_grammar(self) -> bool:
-        """Whether the output has to follow a grammar."""
+        """Return whether the output has to follow a grammar."""
         return self.regex is not None or self.json_schema is not None
 
     def problem(self) -> str | None:
-        """One sentence on what is wrong with these options, or None."""
+        """Return a sentence on the first wrong option, or None."""
         if problem := wrong_type(self):
             return problem
         if self.max_new_tokens <= 0:
@@ -221,12 +221,12 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class LogitAdjustment:
-    """How one row of logits is changed, in this order (SGLang ``sampling/penaltylib/``).
+    """The changes of one row of logits, in this order (SGLang ``sampling/penaltylib/``).
 
-    ``repetition_penalty``: the logit of every token in ``seen`` (prompt and output) is divided by
-    it where positive, else multiplied. ``frequency_penalty`` times its count in ``counts`` (output
-    only) is taken off, and ``presence_penalty`` once. ``logit_bias`` is added. Of tokens whose bit
-    is not set in ``vocab_mask`` (bit i % 8 of byte i // 8), none can be chosen.
+    ``repetition_penalty``: a positive logit of a token in ``seen`` (prompt and output) is divided
+    by it, a negative one multiplied. ``frequency_penalty`` times its count in ``counts`` (output
+    only) is subtracted, and ``presence_penalty`` once. ``logit_bias`` is added. A token without its
+    bit in ``vocab_mask`` (bit i % 8 of byte i // 8) can't be chosen.
     """
 
     repetition_penalty: float = 1.0
@@ -238,31 +238,31 @@ class LogitAdjustment:
     vocab_mask: bytes | None = None
 
 
-# -- What the scheduler asks of a grammar: how far one request's output has come in it -------------
+# -- A grammar, as the scheduler sees it: the state of one request's output ------------------------
 
 
 class Grammar(Protocol):
     """One request's state in its grammar (SGLang ``constrained/base_grammar_backend.py``).
 
-    The mask for the next token needs the last one: this is why sampling has to wait for history.
-    The bit of a token is set exactly where ``accept_token`` takes it. An end-of-text token is
-    allowed exactly where the grammar accepts an end; after it nothing is.
+    The mask for the next token depends on the last one, so sampling has to wait for it. A token has
+    its bit in the mask exactly if ``accept_token`` accepts it. An end-of-text token is allowed
+    exactly where the grammar accepts an end; after it no token is.
     """
 
     @property
     def is_terminated(self) -> bool:
-        """Whether the output is complete and no more text can follow.
+        """Return whether the output is complete and no text can follow.
 
-        Never before its first token: even the empty text needs an end-of-text token to say so.
+        It is never complete before its first token: the empty text ends with an end-of-text token.
         """
         ...
 
     def accept_token(self, token: int) -> bool:
-        """Go on by one token; False, and nothing changes, where it is not allowed."""
+        """Advance by one token; return False, and do not change, if it is not allowed."""
         ...
 
     def fill_vocab_mask(self) -> bytes:
-        """Which tokens may come next: bit i % 8 of byte i // 8; ceil(vocab / 32) * 4 bytes."""
+        """Return the tokens that may come next: bit i % 8 of byte i // 8; ceil(vocab / 32) * 4."""
         ...
 
     def rollback(self, num_tokens: int) -> None:

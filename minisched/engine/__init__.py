@@ -1,1 +1,1 @@
-"""What every loop drives: a scheduler, a worker and a frontend, with one method for each phase."""
+"""The engine that every loop drives: scheduler, worker and frontend, a method for each phase."""

@@ -1,10 +1,10 @@
 """The engine: a scheduler, a worker on a device and a frontend, and the host's phases between them.
 
-A loop is an order of these phases: ``recv_requests`` (take in messages), ``get_next_batch_to_run``
-(let the scheduler decide), ``run_batch`` (prepare the inputs and launch the step; returns before
-the device has run it), ``process_batch_result`` (block until the step's tokens are there, and
-deliver them). Each phase is a slice on the host lane with the cost model's cost. The names are
-SGLang's (``managers/scheduler.py``); this is its scheduler process.
+A loop is an order of these phases: ``recv_requests`` handles messages, ``get_next_batch_to_run``
+lets the scheduler decide, ``run_batch`` prepares the inputs and launches the step, and
+``process_batch_result`` blocks until its tokens have arrived and delivers them. Only the last one
+waits for the device. Each phase is a slice on the host lane with the cost model's cost. The names
+are those of SGLang's scheduler process (``managers/scheduler.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .metrics import Metrics
 
 @dataclass
 class Engine:
-    """A scheduler, a worker on a device, and a frontend; each method is one phase of the host."""
+    """A scheduler, a worker on a device, and a frontend. Most methods are a phase of the host."""
 
     scheduler: Scheduler
     worker: Worker[Any]
@@ -51,12 +51,12 @@ class Engine:
     # -- receive and schedule
 
     def recv_requests(self) -> None:
-        """Take in what has arrived."""
+        """Handle the messages that have arrived."""
         if self.frontend.has_news:
             self.process_input_requests(self.frontend.take(self.device.now()))
 
     def process_input_requests(self, messages: Sequence[Message]) -> None:
-        """Handle the messages of clients; none cost nothing (SGLang's name)."""
+        """Handle messages of clients (SGLang's name)."""
         if not messages:
             return
         label = self.recording.arrival(messages)
@@ -76,7 +76,7 @@ class Engine:
         return batch
 
     def chain(self, batch: ScheduleBatch) -> ScheduleBatch | None:
-        """Let the scheduler commit the same rows once more, or return None, which costs no time."""
+        """Let the scheduler commit the same rows once more; None, at no cost, if it can't."""
         if not can_chain(self.scheduler, batch):
             return None
         with self.device.host("schedule", self.cost.phase("schedule")):
@@ -89,19 +89,19 @@ class Engine:
     def run_batch(
         self, batch: ScheduleBatch, previous: Step | None = None, delay_sample: bool = False
     ) -> Step:
-        """Prepare the inputs and launch the step; returns before the device has run it.
+        """Prepare the inputs of a step and launch it; return before the device has run it.
 
-        ``previous`` is the step with the tokens that it is built upon, where the relay needs it.
-        With ``delay_sample`` the step does not sample before ``launch_batch_sample_if_needed``.
+        A chained relay takes unknown tokens from ``previous``. With ``delay_sample`` the step does
+        not sample before ``launch_batch_sample_if_needed``.
         """
         return self.launch_batch(self.prepare_batch(batch, previous), delay_sample)
 
     def prepare_batch(
         self, batch: ScheduleBatch, previous: Step | None = None, phase: str = "prepare"
     ) -> Step:
-        """Lay a step out and bring its inputs to the device; what that costs is a ``phase``'s.
+        """Lay a step out and bring its inputs to the device, at the cost of ``phase``.
 
-        If they find no memory there, it fails when it is to be launched, and the loop goes on.
+        If the device has no memory for them, the step fails at its launch, and the loop goes on.
         """
         step: Step = self.worker.step_class(batch)
         try:
@@ -111,7 +111,7 @@ class Engine:
                 self.worker.prepare(step, previous)
         except Exception as error:
             if not is_out_of_memory(error):
-                raise  # it is the host's own
+                raise  # a fault of the host's code
             step.error = error
             return step
         if phase == "prepare" and not self.worker.relay.gives_every_input:
@@ -121,7 +121,7 @@ class Engine:
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
         """Launch a step; return before the device has run it.
 
-        If the sampling needs something that is not built yet, build it after the forward pass.
+        A mask that is not built yet is built after the launch of the forward pass.
         """
         if step.error is not None:
             lose(self.worker, step, step.error)
@@ -135,13 +135,11 @@ class Engine:
         return step
 
     def launch_cost(self, batch: ScheduleBatch) -> int:
-        """Return the host's cost of launching, in nanoseconds: a graph is one call, ops are many.
+        """Return the host's cost of a launch, in nanoseconds: a graph is one call, ops are many.
 
-        Graphs are captured for decode batches of up to ``cuda_graph_max_bs`` rows (None: as many as
-        there are; SGLang ``model_executor/cuda_graph_runner.py``); a larger one costs ``launch
-        eager`` and leaves a mark, which is what SGLang's ``can_run_cuda_graph`` in a result is
-        then: false. Prompts have no graph; their cost is ``launch`` all the same, since a long step
-        hides it.
+        Decode batches of up to ``cuda_graph_max_bs`` rows have a graph (SGLang
+        ``model_executor/cuda_graph_runner.py``). A larger one costs ``launch eager`` and leaves a
+        mark. A prompt has no graph, but its step is long and hides the launch.
         """
         launch = self.cost.phase("launch", *batch.size)
         limit = self.scheduler.config.cuda_graph_max_bs
@@ -150,25 +148,25 @@ class Engine:
         self.device.recorder.mark("eager launch", step=batch.step, rows=len(batch.reqs))
         return self.cost.host.get("launch eager", launch)
 
-    # -- what sampling waits for
+    # -- sampling that has to wait
 
     def missing_history(self, batch: ScheduleBatch, steps_ahead: int = 0) -> str:
-        """Return in one word why a step's sampling has to wait now; empty if it need not.
+        """Return in one word why the sampling of a step has to wait; empty if it need not.
 
-        The step must be the newest one of its requests. With ``steps_ahead`` the question is about
-        a step that would follow that many steps later.
+        The step must be the newest one of its requests. With ``steps_ahead`` the answer is about a
+        step that many steps later.
         """
         reasons = (item.missing_history(batch, steps_ahead) for item in batch.features)
         return next(filter(None, reasons), "")
 
     def has_history(self, batch: ScheduleBatch) -> bool:
-        """Whether a token that the step samples depends on the tokens before it."""
+        """Return whether a token that the step samples depends on the tokens before it."""
         return any(feature.has_history(batch) for feature in batch.features)
 
     def must_delay_sample(self, batch: ScheduleBatch) -> bool:
-        """Whether a step is to be launched without its sampling; if so, that is marked.
+        """Return whether a step must be launched without its sampling; mark it if so.
 
-        Each loop asks once for each step, when it launches it.
+        A loop calls this once for each step, at its launch.
         """
         reason = self.missing_history(batch)
         if reason:
@@ -176,13 +174,13 @@ class Engine:
         return bool(reason)
 
     def needs_mask(self, step: Step) -> bool:
-        """Whether the host has something to build before a step can be sampled."""
+        """Return whether the host must build something before a step can be sampled."""
         return not all(part.is_ready for part in step.parts)
 
     def update_vocab_mask(
         self, step: Step, newest: Mapping[str, int] = MappingProxyType({})
     ) -> None:
-        """Build what the sampling of a step needs (SGLang's name; vLLM ``get_grammar_bitmask``).
+        """Build the masks and penalties of a step (SGLang's name; vLLM ``get_grammar_bitmask``).
 
         ``newest`` has tokens that only the caller knows yet, by request id.
         """
@@ -196,17 +194,17 @@ class Engine:
             with self.device.host("launch", cost, step.label):
                 step.delay_sample_func()
 
-    # -- take a result in
+    # -- process a result
 
     def wait_for(self, step: Step) -> Result:
-        """Block until a step's tokens are on the host; the time is a slice, but no work."""
+        """Block until the tokens of a step are on the host; record the time as a slice."""
         start = self.device.now()
         result = step.result()
         self.recording.wait(start, step.label)
         return result
 
     def process_batch_result(self, step: Step) -> None:
-        """Wait for a step's tokens and process them."""
+        """Block until the tokens of a step are on the host, and process them."""
         self.process_result(step, self.wait_for(step))
 
     def process_result(self, step: Step, result: Result) -> Outputs:
@@ -224,7 +222,7 @@ class Engine:
         return outputs
 
     def _stream_output(self, outputs: Outputs, label: Label = NO_LABEL, process: int = 0) -> None:
-        """Deliver outputs to clients; none cost nothing. Tokens come from slice ``process``."""
+        """Deliver outputs to clients; ``process`` is the slice that their tokens come from."""
         if not outputs:
             return
         if not process:
@@ -236,7 +234,7 @@ class Engine:
                 for output in outputs:
                     self.frontend.deliver(output)
 
-    # -- when there is nothing to do
+    # -- idle
 
     def on_idle(self) -> None:
         """If nothing runs, look for memory leaks and sleep until the next request arrives.
@@ -252,11 +250,9 @@ class Engine:
 
     @property
     def is_done(self) -> bool:
-        """Whether every request has ended and nothing is in flight."""
+        """Return whether every request has ended and no step is in flight."""
         scheduler = self.scheduler
         return self.frontend.is_empty and not (scheduler.live or scheduler.batches_in_flight)
-
-    # -- what is kept of it
 
     def on_scheduled(self, batch: ScheduleBatch | None) -> None:
         """Record the scheduler's decision; None: there is no batch."""

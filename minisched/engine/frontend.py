@@ -84,7 +84,7 @@ class Frontend:
 
     What a request holds is judged by the scheduler; an arrival time that is none is as good as 0.
 
-    An iterator that raises, or whose times decrease, ends every live request with that reason. The
+    An iterator that raises, or with times that decrease, ends every live request with a reason. The
     exception is kept as ``failure``, and ``loops/run.py:drive`` raises it when all have ended.
 
     Raises:
@@ -218,17 +218,17 @@ class Frontend:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no request and no message is known that has not been taken."""
+        """Return whether every known request and message has been taken."""
         return self._next is None and not self._said and not self._later
 
     @property
     def has_ended(self) -> bool:
-        """Whether every request is given up: after an interrupt, or when their source failed."""
+        """Return whether all requests are aborted, by an interrupt or a failure of their source."""
         return self.interrupted or self.failure is not None
 
     @property
     def has_said(self) -> bool:
-        """Whether a look would find something that no clock has announced."""
+        """Return whether there is a message besides the timed ones."""
         has_no_reader = any(self._unread.values())
         return bool(self._said) or has_no_reader or (self.interrupted and not self._gave_up)
 

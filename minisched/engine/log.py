@@ -1,8 +1,8 @@
 """The scheduler's log, in SGLang's words, so that the guides' ``grep`` recipes work on it.
 
-All but ``available_gpu_mem``: the GPU's memory beside weights and pool, which no simulated device
-has; what is left in the pool is ``token usage``. And ``#running-req`` above 0 in a prefill line
-does not say that chunks are mixed: who runs is counted there while standing still, too.
+One of its figures is missing: ``available_gpu_mem``, the GPU's memory besides weights and pool,
+because a simulated device has none. ``token usage`` is the use of the pool. ``#running-req`` of a
+prefill line counts all running requests, also those that do not decode in this step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SchedulerLog:
         )
 
     def on_schedule(self, batch: ScheduleBatch | None) -> None:
-        """The scheduler has just decided: retractions, and the prompts of a new batch."""
+        """Log the retractions of a decision, and the prompts of the new batch."""
         prompts = batch.rows[: batch.num_extend_reqs] if batch and batch.num_extend_reqs else ()
         self._retracted()
         self._new_token_ratio = self.scheduler.new_token_ratio.current
@@ -59,7 +59,7 @@ class SchedulerLog:
             self._prefill(prompts)
 
     def on_processed(self, batch: ScheduleBatch, outputs: Outputs) -> None:
-        """A batch has come back, and this was heard of it."""
+        """Count a processed decode batch, and log every ``decode_log_interval``-th."""
         if batch.mode is ForwardMode.EXTEND:
             return
         self._num_decodes += 1
@@ -68,7 +68,7 @@ class SchedulerLog:
             self._decode()
 
     def _prefill(self, prompts: Sequence[Row]) -> None:
-        """As things are after the commit; who has just joined is not yet among the running."""
+        """Log the state after the commit, without the requests that have just joined."""
         scheduler = self.scheduler
         self._info(
             "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
@@ -118,7 +118,7 @@ class SchedulerLog:
         )
 
     def _retracted(self) -> None:
-        """Who lost their memory just now: for want of it, or to somebody of higher priority."""
+        """Log the new retractions: for lack of memory, or for a request of higher priority."""
         num_by_reason = self.scheduler.retraction.num_by_reason
         new = num_by_reason - self._num_by_reason
         if not new:

@@ -1,4 +1,4 @@
-"""How long clients waited, and for what: figures of each request, and of them all."""
+"""The waiting times of clients: figures of each request, and of all together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .frontend import arrival_of
 
 
 class Percentiles(NamedTuple):
-    """Nearest rank: each is a value that occurred."""
+    """Percentiles by nearest rank: each is a value that occurred."""
 
     p50: int
     p90: int
@@ -21,7 +21,7 @@ class Percentiles(NamedTuple):
 
 
 def percentiles(values: Iterable[int]) -> Percentiles | None:
-    """The percentiles of ``values``; None of nothing."""
+    """Return the percentiles of ``values``, or None if there are none."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -31,9 +31,9 @@ def percentiles(values: Iterable[int]) -> Percentiles | None:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """One request's times, in nanoseconds on the device's clock; None for what never happened.
+    """The times of one request, in nanoseconds on the device's clock; None: it never happened.
 
-    A token comes when its client hears it. ``queue_ns`` + time to be computed = ``ttft_ns``.
+    The time of a token is that of its delivery. ``queue_ns`` plus computation is ``ttft_ns``.
     """
 
     rid: str
@@ -44,7 +44,7 @@ class RequestMetrics:
     last_token: int | None = None
     end: int | None = None
     finish_reason: FinishReason | None = None
-    cached_tokens: int = 0  # what the prefix cache gave at the first admission
+    cached_tokens: int = 0  # from the prefix cache, at the first admission
     output_tokens: int = 0
     retractions: int = 0
     itls: array[int] = field(default_factory=lambda: array("q"))  # between neighbouring tokens
@@ -52,16 +52,16 @@ class RequestMetrics:
 
     @property
     def ttft_ns(self) -> int | None:
-        """From arrival to the first token."""
+        """Return the time from arrival to the first token."""
         return None if self.first_token is None else self.first_token - self.arrival
 
     @property
     def queue_ns(self) -> int | None:
-        """From arrival to the first batch."""
+        """Return the time from arrival to the first batch."""
         return None if self.scheduled is None else self.scheduled - self.arrival
 
     def on_token(self, now: int) -> None:
-        """One more token was heard."""
+        """Count a token that was delivered."""
         self.output_tokens += 1
         if self.last_token is None:
             self.first_token = now
@@ -74,9 +74,8 @@ class RequestMetrics:
 class Metrics:
     """Collects from the engine; cheap enough to be always on.
 
-    A request that has ended keeps eight bytes for each of its tokens, so that all can be asked of a
-    run that has an end. ``started``: when the engine was made. On a wall clock nobody can have
-    arrived before that, whatever a request says.
+    A request that has ended keeps eight bytes for each of its tokens. ``started``: when the engine
+    was made. No arrival counts as earlier, whatever time the request has.
     """
 
     started: int = 0
@@ -89,7 +88,7 @@ class Metrics:
     last_output: int = 0
 
     def on_received(self, req: Request, now: int) -> None:
-        """The scheduler has taken a request in, or refused it."""
+        """Begin the figures of a request that the scheduler has queued or refused."""
         arrival = max(arrival_of(req), self.started)
         metrics = RequestMetrics(
             req.name, arrival, req.known_len, room=req.admission.bootstrap_room
@@ -99,12 +98,12 @@ class Metrics:
         if req.finished:
             self._end(req, metrics, now)
             return
-        if before := self.live.get(req.rid):  # it has ended, and nobody has heard of that yet
+        if before := self.live.get(req.rid):  # it has ended, but its last output is not delivered
             self._end(*before, now)
         self.live[req.rid] = req, metrics
 
     def on_batch(self, batch: ScheduleBatch, now: int) -> None:
-        """A batch was committed just now; only its prompts cost anything."""
+        """Count the prompts of a batch that has just been committed."""
         for index in range(batch.num_extend_reqs):
             if batch.starts[index] > batch.reqs[index].admission.hit_len:
                 continue  # a later chunk
@@ -115,7 +114,7 @@ class Metrics:
                 metrics.scheduled, metrics.cached_tokens = now, req.admission.hit_len
 
     def on_outputs(self, outputs: Outputs, now: int) -> None:
-        """Clients hear this."""
+        """Count outputs that clients receive."""
         for at, (rid, token) in enumerate(zip(outputs.rids, outputs.tokens, strict=True)):
             entry, more = self.live.get(rid), outputs.more.get(at)
             if entry is None or (more and more.namesake):
@@ -125,7 +124,7 @@ class Metrics:
                 self.output_tokens += 1
                 self.last_output = now
                 metrics.on_token(now)
-            if more and more.finish_reason and req.finished:  # else its id has come back meanwhile
+            if more and more.finish_reason and req.finished:  # otherwise a new request has its id
                 del self.live[rid]
                 self._end(req, metrics, now)
 
@@ -136,13 +135,13 @@ class Metrics:
 
     @property
     def num_finished(self) -> int:
-        """Requests that got all their tokens: neither refused, failed nor aborted."""
+        """Return the number of requests that got all their tokens."""
         wanted = (FinishReason.STOP, FinishReason.LENGTH)
         return sum(metrics.finish_reason in wanted for metrics in self.ended)
 
     @property
     def num_retractions(self) -> int:
-        """How often requests that have ended had lost their memory."""
+        """Return the number of retractions of the requests that have ended."""
         return sum(metrics.retractions for metrics in self.ended)
 
     @property

@@ -33,12 +33,10 @@ class OwnershipError(RuntimeError):
 
 
 class ReqToTokenPool:
-    """The pages of each request's tokens (SGLang ``mem_cache/memory_pool.py:ReqToTokenPool``).
+    """The rows for requests with memory (SGLang ``mem_cache/memory_pool.py:ReqToTokenPool``).
 
-    ``req_to_token[row].pages`` lists a row's pages in position order; a free row keeps its last
-    lease. SGLang's tensor of this name lists KV slots; here the worker has them (``page_table``),
-    and each step brings it the new pages. There are ``size`` rows; row 0 is padding and never
-    handed out. ``on_free`` is called for every released row.
+    ``req_to_token[row].pages`` lists the pages of a row in position order. SGLang's tensor of this
+    name lists KV slots; here that is the worker's ``page_table``. Row 0 is padding.
     """
 
     def __init__(self, size: int, recorder: Recorder | None = None) -> None:
@@ -53,7 +51,7 @@ class ReqToTokenPool:
         return len(self.free_rows)
 
     def alloc(self, rid: str = "") -> Lease:
-        """Open a lease on a free row for the request ``rid``.
+        """Open a lease on a free row.
 
         Raises:
             OwnershipError: the row's last lease is not released.
@@ -79,9 +77,8 @@ class ReqToTokenPool:
 class PageAllocator:
     """A free list of pages (SGLang ``mem_cache/allocator.py``, mini-sglang ``scheduler/cache.py``).
 
-    A page is ``page_size`` adjacent KV slots. Page 0 is never handed out: KV slot 0 is padding.
-    ``owner`` maps a page to its lease, or its last one; cached pages have none. ``on_free`` is
-    called with all pages that are freed.
+    A page is ``page_size`` adjacent KV slots. Page 0 is padding. ``owner`` maps a page to its
+    newest lease; cached pages have none.
     """
 
     def __init__(
@@ -171,7 +168,7 @@ class LeasePool:
         return self.table.available_size == self.table.size
 
     def pages_given_back(self, lease: Lease) -> int:
-        """Return the pages that a release makes available: the lease's own, and its only locks."""
+        """Return the pages that a release makes available: its own, and those only it locks."""
         pages = len(lease.pages) - lease.shared_pages
         if lease.node is not None:
             pages += self.cache.num_pages_locked(lease.node, 1)

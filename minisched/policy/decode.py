@@ -18,11 +18,10 @@ from .sglang import RETRACT_DECODE_STEPS
 
 @dataclass
 class DecodeManager:
-    """The set of running requests (mini-sglang ``scheduler/decode.py``), as a dict without values.
+    """The set of running requests (mini-sglang ``scheduler/decode.py``), as the keys of a dict.
 
-    A dict, because all tensor-parallel ranks must see the same order, and a ``set`` would order by
-    address (museum: ``ranks_disagree``). Add, remove and lookup take constant time. It is
-    computed at every step whether a request can run *now*, and never stored.
+    All tensor-parallel ranks must see the same order, and a ``set`` would order by address (museum:
+    ``ranks_disagree``). Whether a request can run *now* is computed at every step, never stored.
 
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: steps that may be launched past ``max_new_tokens``: 0 if the loop foresees a length
@@ -36,10 +35,10 @@ class DecodeManager:
     running_reqs: dict[Request, None] = field(default_factory=dict)
 
     def add_reqs(self, reqs: Iterable[Request], mixed: bool = False) -> None:
-        """Add requests after their prompt is computed; a request already present keeps its place.
+        """Add requests after their prompt is computed.
 
-        If ``mixed``, the new ones go first: they precede the decodes in the step launched now, and
-        keep that order (SGLang ``mix_with_running``).
+        If ``mixed``, they go before the others, as in the step launched now (SGLang
+        ``mix_with_running``).
         """
         joining = [req for req in reqs if req not in self.running_reqs]
         others = list(self.running_reqs) if mixed else []
@@ -64,10 +63,7 @@ class DecodeManager:
         return not self.runnable((req,), run_ahead=True)
 
     def runnable(self, reqs: Iterable[Request], run_ahead: bool) -> list[Request]:
-        """Return the requests with a step left to launch and, unless ``run_ahead``, a known input.
-
-        The condition is one expression, because every running request passes here in every step.
-        """
+        """Return the requests with a step left to launch; without ``run_ahead`` their input is known."""
         overrun, ends_in_flight = self.overrun, self.ends_in_flight
         found = []
         for req in reqs:

@@ -89,7 +89,7 @@ class SchedulerConfig:
     context_len: int = 1024
     vocab_size: int = 257
     eos_ids: frozenset[int] = frozenset()
-    has_logits: bool = True  # else it can't give log-probabilities
+    has_logits: bool = True  # without them there are no log-probabilities
     has_tokenizer: bool = False  # whether there is text in which stop strings can be looked for
     run_ahead: bool = False  # see policy/decode.py
     overrun: int = 0
@@ -118,7 +118,7 @@ class SchedulerConfig:
 
     @cached_property
     def in_force(self) -> Rules:
-        """The rules, with what other settings say of them.
+        """Return the rules, changed by the other settings.
 
         Raises:
             ValueError: there is no such system, rule or answer.
@@ -176,7 +176,7 @@ class SchedulerConfig:
         return self.max_prefill_tokens if chunk == -1 else min(chunk, self.max_prefill_tokens)
 
     def refusal(self, req: Request) -> str | None:
-        """One sentence on why ``req`` can never run here, or None."""
+        """Return one sentence on why ``req`` can never run here, or None."""
         return (
             req.problem()
             or outside_the_vocabulary(self, req.prompt)
@@ -213,7 +213,7 @@ def one_of(name: str, value: str, known: object) -> None:
 
 
 def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> str | None:
-    """Whether the prompt is made of the model's tokens."""
+    """Return a sentence if a token of the prompt is outside the model's vocabulary."""
     if not prompt:
         return "the prompt is empty, but it needs at least one token."
     lowest, highest = min(prompt), max(prompt)
@@ -226,7 +226,7 @@ def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> st
 
 
 def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
-    """Whether this loop and this model can do what the options ask for."""
+    """Return a sentence on the first option that this loop or this model does not have."""
     for feature, is_wanted in (
         ("grammar", params.has_grammar),
         ("penalties", params.has_penalties),
@@ -248,7 +248,7 @@ def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
 
 
 def too_long(config: SchedulerConfig, req: Request) -> str | None:
-    """Whether it could ever have enough memory, and fits into the context."""
+    """Return a sentence if the request can never have enough memory, or exceeds the context."""
     room = config.num_slots - config.draft_slack
     drafts = f" (and {config.draft_slack} for drafts)" if config.draft_slack else ""
     for limit, what in (

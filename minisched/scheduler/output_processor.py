@@ -1,7 +1,4 @@
-"""Rows that come back in another state than they were launched in: late, broken, or to be shared.
-
-``scheduler.py`` comes here by one ``if`` each; a plain decode step never does.
-"""
+"""Rows that are not plain decodes when their result arrives: late, failed, or to be shared."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from .config import SchedulerConfig
 class OutputProcessor:
     """Handles the rows of a result, besides their tokens (SGLang ``scheduler_output_processor``).
 
-    ``finish`` ends a request; ``hear`` lets it learn a token.
+    ``finish`` ends a request; ``hear`` adds a token to it.
     """
 
     config: SchedulerConfig
     live: dict[str, Request]
     prefix_cache: PrefixCache
     retraction: Retraction
-    lets_go_early: bool  # a request may give its memory back before it ends
+    lets_go_early: bool  # a lease may be released before its request ends
     finish: Callable[..., None]
     hear: Callable[[Request, int], None]
 
@@ -49,7 +46,7 @@ class OutputProcessor:
         self.retraction.hopeless.clear()
 
     def late(self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None) -> None:
-        """Handle a result whose request no longer holds its lease: deliver or drop it."""
+        """Deliver or drop the result of a request that no longer holds its lease."""
         recorder = self.retraction.recorder
         if token is None or lease.is_spoiled or not self.is_stale(req):
             recorder.mark("wasted row", rid=req.rid, step=batch.step)
@@ -107,7 +104,7 @@ class OutputProcessor:
     def last_is_launched(
         self, req: Request, lease: Lease, leaves: Callable[[Request], None]
     ) -> None:
-        """The step of a request's last token is in flight; mini-sglang frees its memory now."""
+        """Close the lease of a request after the launch of its last token, as mini-sglang does."""
         self.prefix_cache.cache_finished_req(req, lease)
         leaves(req)
         self.retraction.leases.close(lease)
@@ -120,7 +117,7 @@ class OutputProcessor:
             self.prefix_cache.cache_prompt(req, lease, end, req is batch.chunked_req)
 
     def cache_outputs(self, batch: ScheduleBatch) -> None:
-        """Share what those have computed who decode, and still run."""
+        """Share the pages of the decoding rows, if their requests still run."""
         first = batch.num_extend_reqs
         for req, lease in zip(batch.reqs[first:], batch.leases[first:], strict=True):
             if self._still_runs(req, lease):

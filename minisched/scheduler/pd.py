@@ -1,10 +1,9 @@
-"""PD separation's two schedulers: one admits prompts, the other one has those who decode.
+"""The two schedulers of PD separation: one computes prompts, the other one decodes.
 
-They know nothing of each other: ``loops/pd.py`` has a device for each, and tells of the way that a
-request takes through both. What is special to them is memory that a transfer needs. Pages on either
-side have to stay while KV is read from them or written to them, whatever becomes of the request
-meanwhile. So its lease is *held*, beside the steps that name it, and goes back when it is closed
-and no transfer holds it any more.
+They do not know each other. ``loops/pd.py`` has a device for each, and describes the way of a
+request through both. A transfer reads pages on one side and writes pages on the other, so they must
+stay even if their request ends. The transfer *holds* the lease: it is released when it is closed,
+no step in flight refers to it, and no transfer holds it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .scheduler import Scheduler
 
 
 class TransferScheduler(Scheduler):
-    """A scheduler whose leases a transfer may hold."""
+    """A scheduler with leases that a transfer may hold."""
 
     def __init__(
         self,
@@ -36,12 +35,12 @@ class TransferScheduler(Scheduler):
         self.leases.is_held = self.num_transfers.__contains__
 
     def hold(self, lease: Lease) -> None:
-        """A transfer reads or writes its pages: until it ends, nobody else may have them."""
+        """Keep the pages of a lease for a transfer, which reads or writes them."""
         self.num_transfers[lease] += 1
         self.recorder.mark("row hold", row=lease.row, rid=lease.rid)
 
     def let_go(self, lease: Lease) -> None:
-        """A transfer has ended."""
+        """End a transfer of a lease."""
         self.num_transfers[lease] -= 1
         if not self.num_transfers[lease]:
             del self.num_transfers[lease]
@@ -55,7 +54,7 @@ class TransferScheduler(Scheduler):
 
 
 class Prefilled(NamedTuple):
-    """A request that the prefill side is done with. ``token`` None: it failed, or was given up."""
+    """A request that the prefill side has ended. ``token`` None: it failed, or was aborted."""
 
     req: Request
     lease: Lease | None  # held, if there is a token
@@ -83,8 +82,8 @@ class PrefillScheduler(TransferScheduler):
         self.done: deque[Prefilled] = deque()  # ended, and not sent yet
 
     @property
-    def awaits_others(self) -> bool:
-        """A reservation, or the end of a transfer, may help those who wait."""
+    def awaits_others(self) -> bool:  # type: ignore[override]
+        """Return whether a reservation or the end of a transfer may help."""
         return bool(self.bootstrap_queue or self.leases.returning or self.leases.retired)
 
     def receive(self, reqs: Iterable[Request]) -> None:
@@ -100,7 +99,7 @@ class PrefillScheduler(TransferScheduler):
                 self.bootstrap_queue[req.rid] = req
 
     def bootstrapped(self, rid: str) -> None:
-        """The decode side has room for it: it may be computed (SGLang ``pop_bootstrapped``)."""
+        """Queue a request that has pages on the decode side (SGLang ``pop_bootstrapped``)."""
         req = self.bootstrap_queue.pop(rid, None)
         if req is not None:
             self.waiting_queue.add(req)
@@ -108,14 +107,14 @@ class PrefillScheduler(TransferScheduler):
             self.heard_before.setdefault(rid, True)
 
     def give_up(self, rid: str) -> None:
-        """End a request that the decode side has given up, now or when it comes."""
+        """End a request that the decode side has aborted, now or when it arrives."""
         if rid in self.live:
             self.abort(rid)
         else:
             self.heard_before[rid] = False
 
     def answered(self, rid: str) -> None:
-        """Forget a request: the decode side has its answer, so no message about it matters."""
+        """Forget a request that the decode side has an answer for."""
         self.heard_before.pop(rid, None)
 
     def _refuse(self, req: Request, problem: str) -> None:
@@ -133,18 +132,18 @@ class PrefillScheduler(TransferScheduler):
         self.done.append(Prefilled(req, lease, token, error or reason.value))
 
 
-# -- The decode side: a request joins those who decode when its KV is there ------------------------
+# -- The decode side: a request decodes when its KV has arrived ------------------------------------
 
 
 class DecodeScheduler(TransferScheduler):
     """SGLang ``disaggregation/decode.py``.
 
-    ``prealloc_queue``: those without pages. ``transfer_queue``: those with pages that the prefill
-    side fills. A lease in it is held until the prefill side has answered, however its request ends
-    meanwhile. Both know a request by its room, which is its alone (SGLang ``bootstrap_room``): its
-    id may have come back before the answer. Pages are reserved first come, first served, where the
-    longest outputs of everybody still fit, so nobody is ever retracted (the original reserves 512
-    tokens each, and moves the KV of a retracted request to the host).
+    A request in ``prealloc_queue`` has no pages. The pages of one in ``transfer_queue`` are filled
+    by the prefill side; its lease is held until that side has answered. Both sides know a request
+    by its room (SGLang ``bootstrap_room``), because a new request may have its id before the
+    answer. Pages are reserved in order of arrival, and only if the longest outputs of all requests
+    fit, so no request is ever retracted. (The original reserves 512 tokens each, and moves the KV
+    of a retracted request to the host.)
     """
 
     def __init__(
@@ -156,12 +155,12 @@ class DecodeScheduler(TransferScheduler):
         super().__init__(config, recorder, features)
         self.prealloc_queue: dict[str, Request] = {}
         self.transfer_queue: dict[str, Lease] = {}
-        self.unanswered: dict[str, Request] = {}  # the prefill side owes an answer for these
-        self.given_up: deque[str] = deque()  # rooms of who ended without it, to be told
+        self.unanswered: dict[str, Request] = {}  # without an answer of the prefill side
+        self.given_up: deque[str] = deque()  # rooms of requests that ended without it
 
     @property
-    def awaits_others(self) -> bool:
-        """Whoever does not decode waits for the prefill side."""
+    def awaits_others(self) -> bool:  # type: ignore[override]
+        """Return whether a request waits for the prefill side."""
         return len(self.live) > len(self.running_batch) or bool(self.leases.returning)
 
     def receive(self, reqs: Iterable[Request]) -> None:
@@ -200,7 +199,7 @@ class DecodeScheduler(TransferScheduler):
 
     @property
     def allocatable_pages(self) -> int:
-        """Pages that nobody who is here will ever need."""
+        """Return the pages that no request with a lease will ever need."""
         promised = sum(
             self.leases.pages_lacking(req.lease, req.max_device_len)
             for req in self.live.values()

@@ -1,11 +1,10 @@
 """The scheduler: every decision of the host, and nothing else. No device, no tensors, no clock.
 
-A loop brings requests in with ``receive`` and ends them early with ``abort``. ``next_batch``
-chooses who runs next and *commits* the step: lengths advance to where they will be once it has run,
-pages are reserved, and the batch keeps what is true now, for by the time its result is there the
-scheduler has moved on. So the step behind it can be chosen before its tokens are known, and every
-loop, however far ahead it runs, calls the same few methods. ``process`` takes a batch back: each
-request learns its token, and may end with it.
+``next_batch`` chooses the requests of the next step and *commits* it: their lengths advance to the
+values after the step, pages are reserved, and the batch keeps the state of this moment. So the
+following step can be chosen before the tokens of this one are known, and every loop calls the same
+few methods, however far it runs ahead. ``process`` handles the result of a batch: each request
+learns its token, and may end with it. ``receive`` and ``abort`` begin and end requests.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .input_processor import InputProcessor
 from .output_processor import OutputProcessor
 from .wiring import make_memory, make_policies
 
-DECODE = ForwardMode.DECODE  # looked up once: to ask an enum for its member takes time in each step
+DECODE = ForwardMode.DECODE  # looked up once, because the look-up of an enum's member takes time
 
 
 class SchedulerStuck(RuntimeError):
@@ -34,8 +33,8 @@ class SchedulerStuck(RuntimeError):
 class Scheduler:
     """Decides what runs next and what a result means (SGLang ``managers/scheduler.py``).
 
-    It owns memory and policies (``wiring.py``), and has SGLang's words for where requests are:
-    ``waiting_queue`` (those without memory) and ``running_batch`` (those who decode).
+    It owns memory and policies (``wiring.py``). A request without memory is in ``waiting_queue``, a
+    request that decodes in ``running_batch``.
     """
 
     def __init__(
@@ -70,23 +69,23 @@ class Scheduler:
         self.add_decodes, self.deliver = self._add_decodes, self._deliver
         self.shares_early = self.prefix_cache.shares_early
         self.outputs = Outputs()  # outputs to deliver
-        self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
+        self.on_commit: Callable[[ScheduleBatch], None] | None = None  # called for each step
         for feature in self.input_processor.features:
             feature.attach(self)
 
     @property
     def step(self) -> int:
-        """The number of the last step committed; the first is 1."""
+        """Return the number of the last step committed; the first is 1."""
         return self.leases.launched_step
 
     @property
     def batches_in_flight(self) -> int:
-        """Steps committed that have not come back."""
+        """Return the number of steps without a processed result."""
         return self.leases.launched_step - self.leases.returned_step
 
     @property
     def running_batch(self) -> list[Request]:
-        """The requests that decode, in the order of a batch of all."""
+        """Return the requests that decode, in the order in which they would form a batch."""
         return list(self.decode.running_reqs)
 
     @property
@@ -96,17 +95,17 @@ class Scheduler:
 
     @property
     def num_used_tokens(self) -> int:
-        """KV slots held by requests; what is cached and could be evicted is not counted."""
+        """Return the KV slots that can neither be allocated nor evicted."""
         used = self.allocator.num_pages - self.leases.available_pages
         return used * self.allocator.page_size
 
-    # -- requests come, and are given up -----------------------------------------------------------
+    # -- requests enter, and are aborted -----------------------------------------------------------
 
     def receive(self, reqs: Iterable[Request]) -> None:
-        """Queue new requests; one that can never run ends here, with its reason.
+        """Queue new requests, or refuse them.
 
-        An id is in use from here to its request's end; then it may come back, also while a step in
-        flight still has a row for the request that has ended.
+        An id is in use until its request ends. Then a new request may have it, even while a step in
+        flight has a row of the old one.
         """
         for req in reqs:
             if problem := self.input_processor.accept(req):
@@ -116,9 +115,9 @@ class Scheduler:
                 self.waiting_queue.add(req)
 
     def _refuse(self, req: Request, problem: str) -> None:
-        """End a request that never came in, and nobody else, whatever id it has.
+        """End a request that did not enter. A live request with its id goes on.
 
-        One that is sent once more keeps what has come of it.
+        A request that was sent twice keeps its state.
         """
         reason, other = FinishReason.ERROR, self.live.get(req.name)
         if other is not req and not req.finished:
@@ -130,17 +129,17 @@ class Scheduler:
         self.outputs.add(Output(req.name, None, reason, problem, namesake=other is not None))
 
     def abort(self, rid: str, error: str = "") -> None:
-        """End a request wherever it is; an id that is not live is none of our business."""
+        """End the live request that has this id, if there is one."""
         if (req := self.live.get(rid)) is not None:
             self._finish(req, FinishReason.ABORT, error=error)
 
     # -- what runs next ----------------------------------------------------------------------------
 
     def next_batch(self) -> ScheduleBatch | NoBatch:
-        """Commit the next batch, or say why there is none.
+        """Commit the next batch, or return why there is none.
 
         Raises:
-            SchedulerStuck: there are requests, but no result in flight could ever help.
+            SchedulerStuck: there are requests, but nothing in flight that could help them.
         """
         if self.retraction.starved and not (self.batches_in_flight and self.decode.running_reqs):
             self.retraction.starved = False
@@ -162,12 +161,11 @@ class Scheduler:
         return NoBatch.WAIT
 
     def plan(self) -> Plan:
-        """Who runs in the next step, by the rule ``run_first``; who has to give way is retracted.
+        """Choose prompts and decodes of the next step by the rule ``run_first``; retract if needed.
 
-        Nothing advances yet, but whoever is admitted holds its memory. SGLang
-        ``get_next_batch_to_run`` runs prompts whenever one can be admitted; MindIE's
-        ``DecidePDPriority`` under pressure only while nobody can decode; vLLM takes both from one
-        budget.
+        Lengths do not advance yet, but an admitted request has its memory. SGLang
+        (``get_next_batch_to_run``) runs a prompt whenever one can be admitted, MindIE under memory
+        pressure only if no request can decode (``DecidePDPriority``). vLLM has one budget for both.
         """
         if self.unified is not None:
             return self.unified.schedule()
@@ -185,17 +183,17 @@ class Scheduler:
         if not (prompts or decodes):
             decodes = self.update_running_batch()
         if not (prompts or decodes) and self.retraction.num_retractions > num_retractions:
-            return self.plan()  # there may be room now for whom they gave way
+            return self.plan()  # the retracted requests left room for others
         return prompts, decodes
 
     def get_new_batch_prefill(self) -> tuple[Work, list[Request]]:
-        """Prompts that can be admitted, and beside them those who decode, if batches are mixed."""
+        """Return the prompts that can be admitted, with decodes if batches are mixed."""
         running, is_mixed = list(self.decode.running_reqs), self.config.enable_mixed_chunk
         mixed = self.decode.schedule_next_batch() if is_mixed else []
         prompts = self.prefill.schedule_next_batch(
             running,
             self.new_token_ratio.current,
-            len(running) if is_mixed else 0,  # whether they decode now or not
+            len(running) if is_mixed else 0,  # even those that can't decode now
             lambda victim: self.retraction.retract(victim, "priority"),
         )
         still_there = [req for req in mixed if req.lease is not None] if prompts else []
@@ -207,7 +205,7 @@ class Scheduler:
         return prompts, decodes
 
     def update_running_batch(self) -> list[Request]:
-        """Those who decode now, less whoever has to give up its memory for the others."""
+        """Return the requests that decode now; retract some of them if memory is short."""
         reqs = self.decode.schedule_next_batch()
         if self.leases.pages_short(reqs) > 0:
             return self.retraction.make_room(reqs)
@@ -217,7 +215,7 @@ class Scheduler:
         return reqs
 
     def take_outputs(self) -> Outputs:
-        """What there is to say to clients since somebody asked last."""
+        """Return the outputs since the last call."""
         outputs, self.outputs = self.outputs, Outputs()
         return outputs
 
@@ -225,7 +223,7 @@ class Scheduler:
         """Commit the rows of a decode batch once more, without scheduling (``repeat.py``)."""
         return self.commit([], batch.reqs)
 
-    # -- a plan becomes a batch, which is in flight from here on -----------------------------------
+    # -- a plan becomes a batch, and its step is in flight -----------------------------------------
 
     def commit(self, prompts: Work, decodes: list[Request]) -> ScheduleBatch:
         """Advance lengths, reserve pages, and freeze what is true now."""
@@ -236,7 +234,7 @@ class Scheduler:
             batch.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
             self._add_prompts(batch, prompts, bool(decodes))
         self.add_decodes(batch, decodes)
-        if self.recorder.is_on:  # rows of the table, and the one of them whose prompt goes on
+        if self.recorder.is_on:  # rows of the table, and the row of a prompt in chunks
             rows, chunked = [str(lease.row) for lease in batch.leases], batch.chunked_req
             more = {"chunks": rows[batch.reqs.index(chunked)]} if chunked else {}
             self.recorder.mark("commit", step=step, rows=" ".join(rows), **more)
@@ -247,7 +245,7 @@ class Scheduler:
         return batch
 
     def _add_prompts(self, batch: ScheduleBatch, prompts: Work, mixed: bool) -> None:
-        """Advance each by the tokens that the plan gives it; whose prompt is done joins the set."""
+        """Advance each by its tokens in the plan. After its last chunk a request joins the set."""
         self.eviction.before_prompts(self.leases, [extend_len for _, extend_len in prompts])
         done = []
         for index, (req, extend_len) in enumerate(prompts):
@@ -269,7 +267,7 @@ class Scheduler:
         self.decode.add_reqs(done, mixed=mixed and self.config.enable_mixed_chunk)
 
     def _add_decodes(self, batch: ScheduleBatch, reqs: list[Request]) -> None:
-        """Advance each by one position. Every running request passes here at every step."""
+        """Advance each by one position."""
         page_size, step = self.allocator.page_size, batch.step
         leases, starts, ids = batch.leases, batch.starts, batch.ids
         if len(reqs) > len(self.allocator.free_pages):
@@ -286,13 +284,13 @@ class Scheduler:
             req.computed_len, req.device_len = end, end + 1
         batch.reqs += reqs
 
-    # -- what a step's result means to the requests that were in it --------------------------------
+    # -- the result of a step ----------------------------------------------------------------------
 
     def process(self, batch: ScheduleBatch, result: Result) -> Outputs:
-        """Take a batch back: deliver its tokens, end what is done, free what nobody names.
+        """Deliver the tokens of a step, end the requests that are done, and release memory.
 
         Raises:
-            RuntimeError: an earlier batch has not come back yet.
+            RuntimeError: an earlier step has no processed result yet.
         """
         self.leases.came_back(batch.step)
         outputs = self.outputs
@@ -312,7 +310,7 @@ class Scheduler:
         return outputs
 
     def _deliver(self, batch: ScheduleBatch, result: Result) -> None:
-        """Let each request learn its token. Each row of each step passes here."""
+        """Let each request learn its token."""
         rows, outputs, lets_go_early = self.output_processor, self.outputs, self.lets_go_early
         rids, tokens, chunked = outputs.rids, outputs.tokens, batch.chunked_req
         for at in sorted(result.nan_samples) if result.nan_samples else ():
@@ -322,7 +320,7 @@ class Scheduler:
             if req.lease is not lease:  # ended or retracted while the step was running
                 rows.late(batch, req, lease, None if req is chunked else token)
             elif req is not chunked:
-                lease.settled_len = req.known_len  # its KV is there for sure
+                lease.settled_len = req.known_len  # the KV up to there is written
                 if reason := req.append_host(token):
                     self._finish(req, reason, token, req.error)
                 else:
@@ -341,12 +339,12 @@ class Scheduler:
         else:
             self.outputs.add(Output(req.rid, token))
 
-    # -- how a request ends: once, with a reason, and with its memory on its way back --------------
+    # -- the end of a request: once, with a reason; its lease is closed ----------------------------
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
     ) -> None:
-        """End a request, wherever it is."""
+        """End a request that waits or runs."""
         req.finish_reason, req.error = reason, error
         self.recorder.mark("finish", rid=req.rid, reason=reason.value, outputs=len(req.output_ids))
         self.prefill.remove_req(req)

@@ -63,7 +63,7 @@ def reach(req: Request) -> int:
 
 @dataclass(eq=False, repr=False)
 class VerifyBatch(ScheduleBatch):
-    """A batch whose decoding rows may carry drafts."""
+    """A batch with drafts in its decoding rows."""
 
     # [num_reqs] True: only the device knows the first position, as drafts before it are in flight;
     # ``starts`` is the position if none of them is accepted

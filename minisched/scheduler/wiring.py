@@ -1,4 +1,4 @@
-"""Make a scheduler's memory and policies, as its settings and rules say.
+"""Make a scheduler's memory and policies from its settings and rules.
 
 A rule is a word to users and an object to the scheduler. This module alone turns the words of
 ``policy/rules.py`` into objects; each object is defined in the file of its system.

@@ -1,11 +1,10 @@
-"""What of a step goes into the trace beside its slices, where anybody keeps it.
+"""Records of a step in the trace, besides its slices.
 
-- ``Touches``: what its ops touch of memory that others touch too, declared when they are launched.
-  From here the race check (``checks/races.py``) knows it on every device; on ``sim`` a test holds
-  what is declared against what is touched.
-- ``TokenEdges``: whose token each row took. The arrows follow the data, also where it went astray.
-- ``Recording``: what the engine's phases leave: counters, waits, what clients hear, and the tokens
-  that came over the host.
+- ``Touches``: the memory that its ops share with other ops, declared at the launch, for the race
+  check (``checks/races.py``). On ``sim`` a test compares the declared accesses with the real ones.
+- ``TokenEdges``: the source of each row's token. The arrows follow the data, also if it is wrong.
+- ``Recording``: the records of the engine's phases: counters, waits, outputs, and tokens that came
+  over the host.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ..relay.base import Relay
 from ..scheduler import Scheduler
 from ..trace import Program, Touch
 
-# -- What its ops touch ----------------------------------------------------------------------------
+# -- The memory of its ops -------------------------------------------------------------------------
 
 KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
 
@@ -49,7 +48,7 @@ NOTHING = StepTouches()
 
 
 class Laid(Protocol):
-    """A step as far as its layout needs it (``worker.py:Step``)."""
+    """The fields of a step that its layout needs (``worker.py:Step``)."""
 
     batch: ScheduleBatch
     buffer: int
@@ -61,11 +60,11 @@ class Laid(Protocol):
 
 
 class Touches:
-    """Says what each step's ops will touch, as soon as it is laid out.
+    """Declares the memory that the ops of a step will touch, when the step is laid out.
 
-    From what the device's page table lists by then: when a thread of the host launches the step,
-    the scheduler may have taken a request's pages back. ``places`` are the devices that the model
-    is cut over. Steps with drafts are told in ``verify.py:DraftTouches``.
+    It follows the content of the device's page table. The request's own pages are not enough: they
+    may be released before a thread of the host launches the step. ``places`` are the devices that
+    the model is cut over. For steps with drafts see ``verify.py:DraftTouches``.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Touches:
         return StepTouches(forward, sample, copy, [Touch("read", f"host {output}", copied)])
 
     def undeclared(self, batch: ScheduleBatch, flat: ForwardBatch) -> StepTouches:
-        """Host: what a step would have touched that was lost before it was laid out."""
+        """Host: return the memory of a step that was lost before its layout."""
         if not self.program.is_on:
             return NOTHING
         self._list_pages(batch)
@@ -108,7 +107,7 @@ class Touches:
         return StepTouches([*self.memory(batch, flat), *stored])
 
     def follow(self, inputs: ForwardBatch) -> None:
-        """Host: when the last name of a step's inputs goes, others may have their memory."""
+        """Host: record when the last reference to a step's inputs is gone, which frees them."""
         if self.program.is_on:
             step = inputs.step
             # Kept here, and in no registry of the whole process: a run that is forgotten goes.
@@ -119,17 +118,17 @@ class Touches:
         self.program.touch("free", INPUTS, [step])
 
     def inputs(self, batch: ScheduleBatch) -> Touch:
-        """What every op reads that is given the step's arrays."""
+        """Return the read of the step's arrays, which every op with them does."""
         return Touch("read", INPUTS, [batch.step])
 
     def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
-        """Host: pages are taken back: nobody may touch them any more."""
+        """Host: record that pages are free: no op may touch them from now on."""
         slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
         for place in self.places:
             self.program.touch("free", place + KV, slots, rid)
 
     def free_row(self, lease: Lease) -> None:
-        """Host: a row is taken back, and what the relay keeps for it."""
+        """Host: record that a row is free, with the relay's memory of it."""
         length = len(lease.pages) * self.page_size
         cells = range(lease.row * self.max_len, lease.row * self.max_len + length)
         for place in self.places:
@@ -138,10 +137,10 @@ class Touches:
             self.program.touch("free", resource, of_row, lease.rid)
 
     def memory(self, batch: ScheduleBatch, flat: ForwardBatch) -> Iterator[Touch]:
-        """The page table's rows, and the KV slots that they list.
+        """Yield the rows of the page table, and the KV slots that they list.
 
-        In a pass all rows write before any reads, so a row may read what one behind it writes
-        (rule ``prompt_pages`` "scheduled"): that is said last.
+        In a pass all rows write before any row reads, so a row may read the writes of a later row
+        (rule ``prompt_pages`` "scheduled"): these reads come last.
         """
         if flat.table_index:
             yield Touch("write", PAGE_TABLE, flat.table_index)
@@ -159,7 +158,7 @@ class Touches:
         yield from late
 
     def reads_late(self, batch: ScheduleBatch) -> set[int]:
-        """The prompts that begin with what one behind them computes, be it a prompt or decodes."""
+        """Return the prompts that begin with positions which a later row computes."""
         late, behind = set[int](), set[int]()
         for at in reversed(range(len(batch.rows) if batch.num_extend_reqs else 0)):
             row = batch.rows[at]
@@ -170,17 +169,17 @@ class Touches:
         return late
 
     def end_of(self, row: Row) -> int:
-        """One past the last position that a row computes."""
+        """Return one past the last position that a row computes."""
         return row.end
 
     def _list_pages(self, batch: ScheduleBatch) -> None:
-        """Follow what the step writes to the page table."""
+        """Follow the writes of a step to the page table."""
         for at, (pages_at, pages) in batch.new_pages.items():
             listed = self.table[batch.leases[at].row]
             listed[pages_at * self.page_size :] = slots_of(pages, self.page_size)
 
 
-# -- Whose token each row took ---------------------------------------------------------------------
+# -- The source of each token ----------------------------------------------------------------------
 
 
 class Made(NamedTuple):
@@ -190,13 +189,13 @@ class Made(NamedTuple):
     op: int  # slice id
     future_slot: int  # of the relay; with a chained relay the row of the step
     brought_by: int  # slice id of the copy to the host
-    sampled: Any  # what it is, at this place of the value, where one may look
+    sampled: Any  # its value is at ``place`` of this op's value; None on a wall clock
     place: int
 
 
 @dataclass
 class Input:
-    """Where the unknown token of one row comes from; ``at`` is its place in the flat ids."""
+    """The source of one row's unknown token; ``at`` is its place in the flat ids."""
 
     row: int
     at: int
@@ -211,23 +210,23 @@ class Input:
 
 @dataclass
 class StepEdges:
-    """What the recorder of edges keeps of one step, from when it is laid out until it has run."""
+    """The edges of one step, from its layout until it has run."""
 
     batch: ScheduleBatch
     future_slots: list[int]
     inputs: list[Input]
-    before: Op | None  # whose value it takes, if the relay keeps none
+    before: Op | None  # with the tokens that it takes, if the relay keeps none
     forward: int = 0  # slice id of its pass
 
     def fill(self, places: Mapping[int, int], copy: Op | None) -> None:
-        """Host: it has written tokens that ``copy`` brought into rows of this step, from places."""
+        """Host: note the rows with tokens that ``copy`` brought and the host wrote."""
         for item in self.inputs:
             if copy is not None and item.row in places:
                 item.filled_by, item.future_slot = copy.slice_id, places[item.row]
 
 
 class TokenEdges:
-    """Records the edge ``token`` from the op whose token a step's forward pass really takes.
+    """Records the edge ``token`` from the op with the token that a forward pass really takes.
 
     On the simulated device the memory of the relay records the writer of each future slot, and the
     ids of the forward pass are compared with it when it runs. On a wall clock the future slots are
@@ -247,7 +246,7 @@ class TokenEdges:
     def lay_out(
         self, batch: ScheduleBatch, flat: ForwardBatch, before: Op | None
     ) -> StepEdges | None:
-        """Host: the relay has bound a step; note which of its inputs are not the host's."""
+        """Host: after ``bind``, note the inputs of a step that the host does not know."""
         if not self.recorder.is_on:
             return None
         slots, ids = self.relay.takes(batch, flat.ids), flat.ids
@@ -261,7 +260,7 @@ class TokenEdges:
         return StepEdges(batch, flat.future_slots or list(range(len(batch.reqs))), inputs, before)
 
     def launched(self, edges: StepEdges, forward: Op) -> None:
-        """Host: the forward pass is queued."""
+        """Host: note that the forward pass is queued."""
         edges.forward = forward.slice_id
         for item in edges.inputs:
             item.newest = self._newest(edges.batch.leases[item.row])
@@ -273,9 +272,9 @@ class TokenEdges:
                 self._take(edges, item, source)
 
     def took(self, edges: StepEdges, ids: Array) -> None:
-        """Device: the relay has resolved a step's inputs; on a virtual clock one may look at them.
+        """Device: compare the resolved inputs with the relay's memory, on a virtual clock.
 
-        ``ids`` is what the model will be given.
+        ``ids`` are the inputs of the model.
         """
         before, memory = edges.before, self.memory
         for item in edges.inputs if self.is_virtual else ():
@@ -290,7 +289,7 @@ class TokenEdges:
             self._take(edges, item, source if got == found else 0, got)
 
     def sampled(self, edges: StepEdges, tokens: Op, stored: Op, copy: Op) -> None:
-        """Host: sampling is queued; ``stored`` is the op that leaves the tokens in the relay."""
+        """Host: note that sampling is queued; ``stored`` leaves the tokens in the relay."""
         looked_at = tokens if self.is_virtual and stored is tokens else None
         slots = zip(edges.batch.leases, edges.future_slots, strict=True)
         for place, (lease, slot) in enumerate(slots):
@@ -302,9 +301,9 @@ class TokenEdges:
         return made if made is not None and made.lease is lease else None
 
     def _take(self, edges: StepEdges, item: Input, source: int, got: int | None = None) -> None:
-        """The edge of one row, if it took anything of a step, and a mark if that was wrong.
+        """Record the edge of one row, if it took a token of a step, and a mark if it was wrong.
 
-        It is judged by the token's value, or else by its place; not if the newest was never made.
+        The token is judged by its value if that is known, or by its place.
         """
         batch, reader, newest, needs = edges.batch, edges.forward, item.newest, item.known
         if item.future_slot is None:  # the host has sent something
@@ -330,12 +329,12 @@ class TokenEdges:
             )  # fmt: skip
 
 
-# -- What the engine's phases leave ----------------------------------------------------------------
+# -- The engine's phases ---------------------------------------------------------------------------
 
 
 @dataclass
 class Recording:
-    """Nothing is read or written where the device's recorder keeps nothing."""
+    """Records the engine's phases, if the recorder of the device is on."""
 
     scheduler: Scheduler
     device: Device
@@ -343,7 +342,7 @@ class Recording:
     counted: dict[str, int] = field(default_factory=dict)  # counters as they were recorded last
 
     def arrival(self, messages: Iterable[object]) -> Label:
-        """Whose coming a receive slice belongs to."""
+        """Return the label of a receive slice: the requests that arrive."""
         return Label(rids=tuple(item.name for item in messages if isinstance(item, Request)))
 
     def count(self) -> None:
@@ -365,21 +364,21 @@ class Recording:
                 recorder.counter(name, value)
 
     def wait(self, start: int, label: Label) -> None:
-        """A slice for the time since ``start``, in which the host was blocked: it is not work."""
+        """Record a slice for the time since ``start``, in which the host was blocked."""
         recorder, end = self.device.recorder, self.device.now()
         if end > start:
             of = label.step, label.mode, label.rids
             recorder.ran(recorder.new_id(), "host", "wait", start, end, *of)
 
     def must_wait(self, batch: ScheduleBatch, reason: str, op: str) -> None:
-        """Mark that an op of a step has to wait, and for what (``checks/causes.py``)."""
+        """Mark that an op of a step has to wait, with the reason (``checks/causes.py``)."""
         self.device.recorder.mark("wait", step=batch.step, reason=reason, op=op)
 
     def tokens(self, step: int, outputs: Outputs) -> None:
-        """Mark that a step has come back, and which tokens clients hear because of it.
+        """Mark the return of a step, with the tokens that clients receive from it.
 
-        By these marks two files can be compared (``checks/identity.py``). Spaces in an id are
-        ``%20``; step 0 stands for what another scheduler has computed (``pd``).
+        These marks let two files be compared (``checks/identity.py``). Spaces in an id are ``%20``.
+        Step 0 is the work of another scheduler (``pd``).
         """
         recorder = self.device.recorder
         if not recorder.is_on:
@@ -392,7 +391,7 @@ class Recording:
             recorder.mark("tokens", step=step, rids=rids, tokens=tokens)
 
     def delivered(self, outputs: Outputs, process: int) -> None:
-        """Remember which process slice gave each live request its newest token."""
+        """Remember the process slice of each live request's newest token."""
         if not self.device.recorder.is_on:
             return
         for at, rid in enumerate(outputs.rids):
@@ -403,9 +402,9 @@ class Recording:
                 self.delivered_by.pop(rid, None)
 
     def tokens_by_host(self, batch: ScheduleBatch, edges: StepEdges | None, prepare: int) -> None:
-        """An edge to ``prepare`` for each row whose input tokens came over the host.
+        """Record an edge to ``prepare`` for each row with an input token that came over the host.
 
-        Of the rows with a token that is not the host's some are given an old one of its.
+        Some rows with a token that the host does not know get an old one from it.
         """
         others = {item.row: item for item in edges.inputs} if edges else {}
         for at, row in enumerate(batch.rows if self.delivered_by else ()):

@@ -37,7 +37,7 @@ from .worker import Step, Worker
 
 @dataclass(eq=False, repr=False)
 class VerifyStep(Step):
-    """A step whose rows may carry drafts, and the data that its ops hand to each other."""
+    """A step with drafts, and the data that its ops hand to each other."""
 
     batch: VerifyBatch
     room: Sequence[int] = ()  # [num_reqs] positions for which each row has memory
