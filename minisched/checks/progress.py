@@ -30,10 +30,9 @@ from math import ceil, inf
 from typing import TypeVar
 
 from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
-from ..core.feature import is_held
 from ..engine.engine import Engine
 from ..policy.admission import Work
-from ..policy.waiting import CACHE_AWARE
+from ..policy.waiting import CACHE_AWARE, is_held
 from ..scheduler import Scheduler
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
 from .history import many

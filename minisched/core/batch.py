@@ -181,8 +181,3 @@ class Outputs:
 
     def __iter__(self) -> Iterator[Output]:
         return map(self.__getitem__, range(len(self)))
-
-
-def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
-    """The KV slots of pages, in order."""
-    return [page * page_size + at for page in pages for at in range(page_size)]

@@ -16,7 +16,7 @@ replaces a part of a step is a subclass instead, next to the design that needs i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .batch import Outputs, Result, ScheduleBatch
@@ -87,18 +87,3 @@ class Feature:
     def step_part(self, worker: Any, step: Any) -> StepPart | None:
         """Return the feature's share of a step, or None."""
         return None
-
-
-def may_mix(reqs: Iterable[Request]) -> bool:
-    """Return whether these requests may share a batch of prompts and decodes."""
-    return all(part.may_mix for req in reqs for part in req.parts)
-
-
-def is_held(req: Request) -> bool:
-    """Return whether a request must not be admitted yet."""
-    return any(part.is_held for part in req.parts)
-
-
-def keeps_late(req: Request) -> bool:
-    """Return whether a token counts for a request although its lease was lost after the launch."""
-    return any(part.keeps_late for part in req.parts)

@@ -1,7 +1,8 @@
-"""The end of a request, and the state that a feature keeps of a request (``feature.py``)."""
+"""The end of a request, and the state that its admission and its features keep of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
@@ -15,6 +16,17 @@ class FinishReason(Enum):
     LENGTH = "length"  # it reached max_new_tokens
     ABORT = "abort"  # its client gave it up
     ERROR = "error"  # it was refused, or its step failed; the reason is in Request.error
+
+
+@dataclass
+class Admission:
+    """The state of a request that only its admission reads."""
+
+    order: int = 0  # place in the waiting order; breaks every tie
+    asked_len: int = 0  # tokens left to compute, as of the last attempt to admit it
+    hit_len: int = 0  # positions that the prefix cache gave at the last admission
+    retractions: int = 0  # leases that it lost before its end
+    bootstrap_room: str = ""  # its name on both sides of ``pd``; unlike an id it never returns
 
 
 class RequestPart:

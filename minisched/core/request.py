@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .part import FinishReason, Part, RequestPart
+from .part import Admission, FinishReason, Part, RequestPart
 from .sampling import SamplingParams, is_text, is_whole, shown, wrong_token, wrong_type
 
 # -- The memory of a request, from its admission until no step can touch it ------------------------
@@ -45,17 +45,6 @@ class Lease:
     last_step: int = 0  # the last launched step that refers to it
     is_spoiled: bool = False  # a failed step left pages unwritten that it reads or has shared
     is_released: bool = False  # no step may read or write its row and pages any more
-
-
-@dataclass
-class Admission:
-    """The state of a request that only its admission reads."""
-
-    order: int = 0  # place in the waiting order; breaks every tie
-    asked_len: int = 0  # tokens left to compute, as of the last attempt to admit it
-    hit_len: int = 0  # positions that the prefix cache gave at the last admission
-    retractions: int = 0  # leases that it lost before its end
-    bootstrap_room: str = ""  # its name on both sides of ``pd``; unlike an id it never returns
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ..core import Logprobs, Outputs, Request, Result, Row, ScheduleBatch, TokenLogprob
-from ..core.feature import Feature, StepPart, keeps_late
+from ..core.feature import Feature, StepPart
 from ..core.logprobs import next_logprob_at
 from ..core.part import RequestPart
 from ..devices.base import Array, Op
@@ -205,7 +205,9 @@ class LogProbabilities(Feature):
             if of_row is None or part is None:
                 continue
             req, delivered = row.req, places.get(row.req.rid, [])
-            is_stale = keeps_late(req) and not (req.finished or row.lease.is_spoiled)
+            is_stale = any(part.keeps_late for part in req.parts) and not (
+                req.finished or row.lease.is_spoiled
+            )
             if delivered or req.lease is row.lease or is_stale:
                 part.learn_prompt(row, of_row.input_token_logprobs)
             for at, logprob in zip(delivered, of_row.output_token_logprobs, strict=False):

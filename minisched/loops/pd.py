@@ -26,7 +26,6 @@ from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ..core import Lease, Logprobs, NoBatch, Outputs, Request, ScheduleBatch
-from ..core.batch import slots_of
 from ..devices.base import NO_LABEL, Device, Label, Op
 from ..devices.cost import MICROSECOND
 from ..devices.sim import Deadlock, SimDevice
@@ -35,6 +34,7 @@ from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
 from ..features.logprobs import logprobs_of
 from ..memory import self_check
+from ..models.base import slots_of
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
 from ..worker import Step

@@ -174,10 +174,6 @@ class LeasePool:
             pages += self.cache.num_pages_locked(lease.node, 1)
         return pages
 
-    def pages_to_lock(self, match: Match | None) -> int:
-        """Return the number of unlocked pages of a match: a lock makes them unavailable."""
-        return self.cache.num_pages_locked(match.node, 0) if match else 0
-
     def pages_lacking(self, lease: Lease, length: int) -> int:
         """Return the number of pages that a lease lacks to hold ``length`` positions."""
         return max(0, self.allocator.pages_for(length) - len(lease.pages))

@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 from ..core import ForwardMode, LogitAdjustment, SamplingParams, ScheduleBatch
-from ..core.batch import slots_of
 from ..devices.base import Array, Arrays, Buffer, Device
 
 
@@ -209,3 +208,8 @@ def read_marks(marked: Sequence[int]) -> tuple[Sequence[int], frozenset[int]]:
         return marked, frozenset()
     places = frozenset(at for at, token in enumerate(marked) if token < 0)
     return [-1 - token if token < 0 else token for token in marked], places
+
+
+def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
+    """The KV slots of pages, in order."""
+    return [page * page_size + at for page in pages for at in range(page_size)]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..core import Request
-from ..core.feature import may_mix
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
 from .prefill_adder import AddReqResult, ChunkRule, PrefillAdder, Reserve, refuse
@@ -198,5 +197,5 @@ def mix_with_running(prompts: Work, running: list[Request], leases: LeasePool) -
         for req, length in work
         if req.lease is not None
     )
-    are_apart = need > leases.available_pages or not may_mix(req for req, _ in work)
-    return [] if are_apart else running
+    may_mix = all(part.may_mix for req, _ in work for part in req.parts)
+    return running if may_mix and need <= leases.available_pages else []

@@ -149,7 +149,7 @@ class PrefillAdder:
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * self.page_size if match else 0
         extend_len = req.admission.asked_len = req.known_len - hit_len
-        to_lock = self.leases.pages_to_lock(match) * self.page_size
+        to_lock = self.leases.cache.num_pages_locked(match.node, 0) * self.page_size if match else 0
         if not self.reserve.fits(self, req, extend_len, to_lock):
             need = self.reserve.total_tokens(self, req, extend_len) + to_lock
             left = int(self.rem_total_tokens)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from ..core import Request
-from ..core.feature import is_held
 from ..memory import Match, RadixCache
 from ..memory.radix_cache import TreeNode
 from ..trace import Recorder
@@ -239,3 +238,8 @@ class WaitingQueue:
                     return
 
         return heads()
+
+
+def is_held(req: Request) -> bool:
+    """Return whether a feature forbids the admission of a request for now."""
+    return any(part.is_held for part in req.parts)

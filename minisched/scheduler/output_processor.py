@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core import FinishReason, Lease, Request, ScheduleBatch
-from ..core.feature import keeps_late
 from ..memory import PrefixCache
 from ..policy import Retraction
 from .config import SchedulerConfig
@@ -68,7 +67,7 @@ class OutputProcessor:
 
     def is_stale(self, req: Request) -> bool:
         """Return whether output of a lost lease still counts for the request."""
-        return not req.finished and keeps_late(req)
+        return not req.finished and any(part.keeps_late for part in req.parts)
 
     def end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> None:
         """End a request with a token sampled from NaN; the other rows are valid.

@@ -37,6 +37,8 @@ class Scheduler:
     request that decodes in ``running_batch``.
     """
 
+    awaits_others = False  # something from outside may help the waiting requests (``pd.py``)
+
     def __init__(
         self,
         config: SchedulerConfig,
@@ -87,11 +89,6 @@ class Scheduler:
     def running_batch(self) -> list[Request]:
         """Return the requests that decode, in the order in which they would form a batch."""
         return list(self.decode.running_reqs)
-
-    @property
-    def awaits_others(self) -> bool:
-        """Whether something from outside may help those who can't run (``pd.py``)."""
-        return False
 
     @property
     def num_used_tokens(self) -> int:

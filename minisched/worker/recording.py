@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from ..core import Lease, Outputs, Request, Row, ScheduleBatch
-from ..core.batch import slots_of
 from ..devices.base import Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
-from ..models.base import ForwardBatch, placeholders
+from ..models.base import ForwardBatch, placeholders, slots_of
 from ..relay.base import Relay
 from ..scheduler import Scheduler
 from ..trace import Program, Touch

@@ -11,9 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Request, Result, SamplingParams, ScheduleBatch
-from minisched.core.feature import is_held
-from minisched.core.part import RequestPart
-from minisched.core.request import Admission
+from minisched.core.part import Admission, RequestPart
 from minisched.memory import RadixCache
 from minisched.memory.radix_cache import TreeNode
 from minisched.policy import (
@@ -26,7 +24,7 @@ from minisched.policy.decode import DECAY_STEPS
 from minisched.policy.prefill_adder import ChunkRule
 from minisched.policy.rules import RUN_FIRST
 from minisched.policy.sglang import Ratio, fewest_outputs
-from minisched.policy.waiting import LONG_QUEUE
+from minisched.policy.waiting import LONG_QUEUE, is_held
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
 from tests.support import check_books, turn

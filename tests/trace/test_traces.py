@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core.batch import slots_of
 from minisched.devices.sim import SimDevice
 from minisched.export.native import check_program
+from minisched.models.base import slots_of
 from minisched.models.hash import HashModel
 from minisched.policy.rules import FREE_RULES
 from minisched.replay.trace_file import BLOCK, MOST_TOKENS, BlockPrompt, TraceFile, TraceRequest
