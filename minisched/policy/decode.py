@@ -63,7 +63,7 @@ class DecodeManager:
         return not self.runnable((req,), run_ahead=True)
 
     def runnable(self, reqs: Iterable[Request], run_ahead: bool) -> list[Request]:
-        """Return the requests with a step left to launch; without ``run_ahead`` their input is known."""
+        """Return requests with a step left to launch; unless ``run_ahead``, with a known input."""
         overrun, ends_in_flight = self.overrun, self.ends_in_flight
         found = []
         for req in reqs:
