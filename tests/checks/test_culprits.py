@@ -360,7 +360,7 @@ def test_in_a_healthy_run_every_arrow_is_what_was_read(
         if relay not in ("chain", "fill_host"):  # these have no memory on the device
             assert drawn(trace, ops) == really_taken(trace, ops)
         seen += 1
-        if seen == many(2, 12):
+        if seen == many(1, 6):
             return
     pytest.fail("the loop refuses nearly everything")
 

@@ -323,8 +323,8 @@ def test_a_loop_typed_in_a_notebook_is_shown_by_its_name() -> None:
 # -- in Python -------------------------------------------------------------------------------------
 
 
-def two(engine: Engine) -> Iterator[Any]:
-    """Keep one step in flight while the next one is scheduled."""
+def turns(engine: Engine, at: int) -> Iterator[Any]:
+    """Keep one step in flight while the next is scheduled; process the one ``at`` this place."""
     pending: list[Any] = []
     while True:
         engine.recv_requests()
@@ -332,25 +332,20 @@ def two(engine: Engine) -> Iterator[Any]:
         if batch:
             pending.append(engine.run_batch(batch))
         if len(pending) == 2 or (pending and not batch):
-            engine.process_batch_result(pending.pop(0))
+            engine.process_batch_result(pending.pop(at))
         elif not batch:
             engine.on_idle()
         yield batch
+
+
+def two(engine: Engine) -> Iterator[Any]:
+    """Process the oldest result first."""
+    yield from turns(engine, 0)
 
 
 def last_first(engine: Engine) -> Iterator[Any]:
     """Process the newest result first, which is wrong."""
-    pending: list[Any] = []
-    while True:
-        engine.recv_requests()
-        batch = engine.get_next_batch_to_run()
-        if batch:
-            pending.append(engine.run_batch(batch))
-        if len(pending) == 2 or (pending and not batch):
-            engine.process_batch_result(pending.pop())
-        elif not batch:
-            engine.on_idle()
-        yield batch
+    yield from turns(engine, -1)
 
 
 def test_run_compare_and_show_take_a_function_a_design_and_a_file(

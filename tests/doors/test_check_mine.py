@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.conftest import ROOT, Door
+from tests.support import every
 
 PROFILES = sorted((ROOT / "minisched" / "learn" / "traces").glob("*.gz"))
 GOOD = '''
@@ -40,7 +41,7 @@ PROCESSES_TWICE = GOOD.replace(
 )
 
 
-@pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("profile", every(3, PROFILES), ids=lambda path: path.name)
 def test_a_profile_gets_an_answer(door: Door, tmp_path: Path, profile: Path) -> None:
     """Both torch.profiler's and Nsight's, of a step alone and of several."""
     shutil.copyfile(profile, tmp_path / profile.name)

@@ -40,7 +40,7 @@ def test_a_golden_run_is_drawn_whole_and_a_damaged_one_gets_a_sentence(topic: st
         forms = forms_of(topic, trace, part)
         assert forms and "time" in forms.picture.words + forms.text
         assert forms_of(topic, EMPTY, part) is None
-    for _ in range(many(8, 60)):
+    for _ in range(many(4, 20)):
         kept = [damaged(mark, dice) for mark in trace.marks if dice.random() > 0.05]
         part = (parts_of(topic) or ("",))[0]
         forms_of(topic, replace(trace, marks=tuple(kept)), part, is_damaged=True)
@@ -103,7 +103,7 @@ def test_any_run_is_drawn_with_all_its_slices_and_edges_or_a_sentence_says_why_n
     loop: str,
 ) -> None:
     designs = [design.name for design in all_designs() if design.loop == loop]
-    for seed in range(many(3, 20)):
+    for seed in range(many(3, 8)):
         trace, _ = drawn_run(seed, designs[seed % len(designs)])
         for topic in [] if seed % 3 else [*NO_LOOPS, "vllm_batch_queue", "mindie_placeholder"]:
             forms_of(topic, trace)

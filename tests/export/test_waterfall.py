@@ -33,7 +33,7 @@ def holds(trace: Trace) -> None:
 
 @pytest.mark.parametrize("loop", every(5, LOOPS))
 def test_the_causes_add_up_to_the_difference(loop: str) -> None:
-    for seed in range(many(4, 60)):
+    for seed in range(many(4, 20)):
         traces = [judge(case_of(seed, name)).trace for name in ("serial", loop)]
         for trace in traces:
             holds(trace)

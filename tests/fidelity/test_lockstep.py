@@ -288,5 +288,5 @@ def test_ours_does_what_an_original_did_in_a_case_that_was_kept(name: str, seed:
     case = case_of(name, seed)
     theirs = KEPT[name]["schedules"][seed]
     purpose = (f"{name},{switch}" for switch in switches_of(name))
-    found = [list(map(say, our_schedule(case, it))) for it in (name, *purpose, switched(name))]
-    assert theirs in found, f"minisched fidelity {name}"
+    answers = (list(map(say, our_schedule(case, it))) for it in (name, *purpose, switched(name)))
+    assert any(ours == theirs for ours in answers), f"minisched fidelity {name}"

@@ -118,7 +118,7 @@ def in_the_package(
 def test_nano_and_the_package_make_the_same_steps(
     loop: str, shard: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(shard, many(100, 400), SHARDS):
+    for seed in range(shard, many(40, 400), SHARDS):
         with monkeypatch.context() as patch:
             assert in_nano(loop, seed) == in_the_package(loop, seed, patch), f"seed {seed}"
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import minisched.learn.grade
 from minisched import learn
 from minisched.learn import keep
 from minisched.learn.exercise import Exercise, Function, Loop, exercises
@@ -86,7 +87,11 @@ def test_the_solution_passes_and_what_the_cell_starts_with_does_not(one: Exercis
 
 
 @pytest.mark.parametrize(("one", "text", "says"), EACH_MISTAKE)
-def test_a_known_mistake_is_told(one: Exercise, text: str, says: str) -> None:
+def test_a_known_mistake_is_told(
+    one: Exercise, text: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of the time goes into smaller cases; the first of them are enough for the words."""
+    monkeypatch.setattr(minisched.learn.grade, "MOST_SHRINKS", 40)
     verdict = grade(one, one.lines(text))
     assert not verdict.passed and says in " ".join(verdict.sentences), repr(verdict)
     check_verdict(verdict)
@@ -142,7 +147,10 @@ def mutants(text: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.thorough
 @each
-def test_mutants_of_the_solution_are_killed(one: Exercise) -> None:
+def test_mutants_of_the_solution_are_killed(one: Exercise, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only whether each passes is looked at, so no smaller case is tried."""
+    monkeypatch.setattr(minisched.learn.grade, "MOST_SHRINKS", 0)
+    monkeypatch.setattr(minisched.learn.grade, "MOST_OF_ENDLESS", 0)
     every = list(mutants(one.solution))
     assert every
     survivors = {line for text, line in every if grade(one, one.lines(text)).passed}
@@ -184,9 +192,9 @@ SPIN = """while True:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (SPIN, "were not done after 1 s"),
-        ("__import__('time').sleep(99)", "were not done after 1 s"),
-        ("sum(range(10**12))", "were not done after 1 s"),
+        (SPIN, "were not done after 0.5 s"),
+        ("__import__('time').sleep(99)", "were not done after 0.5 s"),
+        ("sum(range(10**12))", "were not done after 0.5 s"),
         ("__import__('os')._exit(0)", "ended Python itself"),
         ("print('here')\n    1 / 0", "ZeroDivisionError at your line `1 / 0`"),
     ],
@@ -195,7 +203,7 @@ def test_whatever_the_lines_do_the_check_comes_to_an_end(
     lines: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They catch every exception, sleep, or are in a call that does not come back."""
-    monkeypatch.setattr("minisched.learn.guard.MOST_SECONDS", 1.0)
+    monkeypatch.setattr("minisched.learn.guard.MOST_SECONDS", 0.5)
     one = EXERCISES["step_time"]
     text = f"def step_time(host, device, copy, in_flight):\n    {lines}\n    return host"
     verdict = learn.check("step_time", one.lines(text))

@@ -195,7 +195,7 @@ RHYTHMS = [
 
 @pytest.mark.parametrize("rhythm", RHYTHMS, ids=str)
 def test_a_settled_step_takes_what_the_design_says(rhythm: Rhythm) -> None:
-    for seed in range(many(2, 10)):
+    for seed in range(many(1, 10)):
         part = some_part(Random(seed))
         if not rhythm.splits:
             part.host["launch sample"] = 0
@@ -254,7 +254,7 @@ ALONE_ONLY = ("mlx_async", "pd")  # what one wastes depends on the others; in th
 
 @pytest.mark.parametrize("design", ENDS)
 @given(data=st.data())
-@settings(max_examples=many(6, 40))
+@settings(max_examples=many(4, 40))
 def test_an_end_costs_what_the_design_says(design: str, data: st.DataObject) -> None:
     count = 1 if design in ALONE_ONLY else data.draw(st.integers(1, 3))
     requests = []

@@ -98,7 +98,7 @@ PREEMPTING = {
 @pytest.mark.parametrize("loop", REPLAYED)
 @given(rows=traces(longest=100), options=any_settings, room=st.sampled_from([0, 5 * BLOCK]))
 @example(rows=PREEMPTED, options=PREEMPTING, room=0)
-@settings(max_examples=many(3, 15))
+@settings(max_examples=many(1, 15))
 def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
     tmp_path_factory: pytest.TempPathFactory,
     loop: str, rows: list[TraceRequest], options: dict[str, Any], room: int,
