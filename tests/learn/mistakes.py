@@ -82,13 +82,13 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
     ),
     "alloc": (
-        ("(future_ct + num_reqs) % limit", "future_ct", "alone it gives"),
+        ("(future_ct + num_reqs) % limit", "future_ct", "the token of step 1 for r2 is lost"),
         ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
         ("slots, (", "(", "must give two things"),
         (
             "slots, (future",
             "[future_ct + 1] * num_reqs, (future",
-            "reads future slot 1 for r2, which step 1 was given for r3",
+            "reads future slot 1 for r2, which belongs to step 1 for r3",
         ),
     ),
     "limit": (
@@ -133,7 +133,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("batch == running and ", "", "it broke the scheduler"),
         ("batch == running", "bool(running)", "it broke the scheduler"),
         (" and pages_short == 0", "", "it broke the scheduler"),
-        ("waiting or chunked is not None", "chunked is not None", "is not asked"),
+        ("waiting or chunked is not None", "chunked is not None", "waits and is first"),
         ("return batch == running and pages_short == 0", "return False", "makespan"),
         ("waiting or chunked is not None", "waiting", "is half computed"),
     ),
@@ -172,7 +172,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "shared_pages": (
         (" // page_size", "", "page"),
-        ("same // page_size", "-(-same // page_size)", "reads it as its token"),
+        ("same // page_size", "-(-same // page_size)", "The law: identity"),
         (" and edge[same] == tokens[same]", "", "reads it as its token"),
         ("same < len(edge) and ", "", "IndexError at your line"),
         ("return same // page_size", "return 0", "at least one page is shared"),
@@ -194,7 +194,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "pages_short": (
         ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
-        ("-(-one.length // page_size)", "one.length // page_size + 1", "has to give"),
+        ("-(-one.length // page_size)", "one.length // page_size + 1", "is retracted, when"),
         ("-(-one.length // page_size)", "one.length", "as if that many pages were missing"),
         ("return lacking - free", "return lacking", "as if that many pages were missing"),
         ("return lacking - free", "return 0", "pop from empty list"),
