@@ -64,7 +64,7 @@ def as_profiled(trace: Trace, count: int = 3) -> Scene:
         f"{trace.loop}, {trace.what_ran}; names are drawn as profilers have them, times are ours"
     )
     note = (
-        "A profiler numbers no steps: the ranges around a launch say whose kernels they are. The "
+        "A profiler numbers no steps: the range around a launch names the step of its kernels. The "
         "wait for a step's tokens is cudaEventSynchronize, within process_batch_result."
     )
     return Scene(finding(view), about, parts, NAMED, [note])

@@ -34,7 +34,7 @@ def heat_map(
 ) -> Scene:  # fmt: skip
     """Draw each choice's values: speed-ups over another choice, or any amounts.
 
-    ``said`` is a quiet note next to a choice's name.
+    ``said`` has a quiet note for each choice's name.
     """
     every = [value for values in panels.values() for value in values.values()]
     scale, form = (SPEEDUPS, "{:.2f}×") if is_speedup else (shades_of(every), "{:.4g}")

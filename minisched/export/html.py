@@ -312,8 +312,8 @@ def metrics(
         )
     heads = [head for head in rows[0] if any(row[head] != NONE for row in rows)]
     ideal = (
-        f"Ideal speed-up over {names[0]}, with everything hidden behind the longest of host, "
-        f"device and copies: {ideal_speedup(reports[0]):.2f}×."
+        f"Ideal speed-up over {names[0]}, if the longest of host, device and copies hides "
+        f"the others: {ideal_speedup(reports[0]):.2f}×."
     )
     return {
         "heads": heads,

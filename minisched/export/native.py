@@ -227,7 +227,7 @@ def check_program(program: Iterable[Act]) -> None:
         elif kind in ("launch", "begin", "end") and (kind, op) in seen:
             wrong = f"is a second {kind} of op {op}"
         elif kind == "say" and seen.get((kind, op), lane) != lane:
-            wrong = f"says signal {op}, which is also a signal of lane {seen[kind, op]!r}"
+            wrong = f"gives signal {op}, which is also a signal of lane {seen[kind, op]!r}"
         elif kind == "begin" and op not in launched:
             wrong = f"is a begin of op {op}, which no act launches"
         elif kind == "begin" and lane in running:
@@ -263,7 +263,7 @@ def read_recorded(
 
     ``step`` is the name of the ranges that are steps in a profiler's trace. ``device_lane`` is the
     lane that is the device's; in a profiler's trace also a thread, or a range. ``hear`` receives
-    how many bytes were read. A file in gzip may unpack to ``unpacked_mib`` MiB.
+    the number of bytes read. A file in gzip may unpack to ``unpacked_mib`` MiB.
 
     Raises:
         ValueError: the file can't be read, is none of them, or has no such range or lane.

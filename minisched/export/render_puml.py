@@ -105,7 +105,7 @@ def render_by_driver(paths: Sequence[Path], folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:  # its messages are escaped as HTML: ``--&gt;``
         said = unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
-        raise RenderError(said or "the pinned renderer failed and says nothing.")
+        raise RenderError(said or "the pinned renderer failed without a message.")
 
 
 # -- Only a server that the user named -------------------------------------------------------------

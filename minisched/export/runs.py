@@ -265,7 +265,7 @@ def way_of_tokens(view: View) -> str:
     ways = [arrow.meaning for arrow in view.arrows if arrow.brings == "token"]
     on_device = sum("stays on the device" in way for way in ways)
     if not ways:
-        return "who tells whom, in order"
+        return "messages in order"
     if on_device in (0, len(ways)):
         return f"a token goes to the next step {'without' if on_device else 'over'} the host"
     return f"{on_device} of {len(ways)} tokens go to the next step without the host"

@@ -39,7 +39,7 @@ class LaneItem:
 
     A kind in ``looks.SIGNS`` is a sign at ``start``. The kind ``both`` is a tint under the other
     items, ``outline`` a frame around them with ``label`` as its number. ``ghost`` marks a place
-    that the item could have had, and ``said`` is only words below it. ``label`` stands in the box
+    that the item could have had, and ``said`` is only text below it. ``label`` stands in the box
     where there is room, otherwise ``brief``. ``about`` is one sentence for a pointer on it.
     """
 

@@ -118,8 +118,8 @@ class _TextSheet:
         told = dict[object, list[str]]()
         for link in lanes.links:
             src, dst = link.src[0], link.dst[0]
-            whom = "itself" if src == dst else lanes.rows[dst].name
-            told.setdefault(link.data.get("src"), []).append(f"└──▶ {whom}: {link.about}")
+            target = "itself" if src == dst else lanes.rows[dst].name
+            told.setdefault(link.data.get("src"), []).append(f"└──▶ {target}: {link.about}")
         spans = [(span, row.name) for row in lanes.rows for span in row.boxes
                  if span.kind not in IDLE]  # fmt: skip
         spans.sort(key=lambda item: (item[0].start, item[0].end, item[0].data.get("id", 0)))

@@ -437,8 +437,8 @@ def waits(trace: Trace, joins: dict[str, list[int]]) -> Log:
 
 RING_WORDS = {
     "promised": "promised to step {step}, which has not sampled it yet",
-    "stored": "stored by step {step}; somebody will still read it",
-    "stale": "left by step {step}; nobody reads it any more",
+    "stored": "stored by step {step}; a later step reads it",
+    "stale": "left by step {step}; no step reads it any more",
 }
 
 

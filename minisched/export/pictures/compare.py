@@ -16,8 +16,8 @@ from ..units import ms
 
 FIRST = 5  # steps: prompts arrive in order, and the designs begin to differ
 TOKEN = {
-    "promised": "the next step names it, nobody knows it yet",
-    "stored": "the device knows it, the host not yet",
+    "promised": "the next step refers to it, its value is not known yet",
+    "stored": "the device has it, the host not yet",
 }
 WAYS = {  # by loop: its name, its means, its sync point in short and in full, an unknown token
     "serial": (

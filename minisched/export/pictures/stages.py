@@ -151,13 +151,13 @@ def attention(batch: ScheduleBatch) -> Scene:
         "mixed batch: each token attends to its own request alone, up to itself",
         f"step {batch.step} of the overlap loop: {len(batch.reqs)} requests, "
         f"{batch.num_tokens} tokens, one forward pass",
-        [Part("One row for each token of the batch", "columns: whose KV, by position",
+        [Part("One row for each token of the batch", "columns: KV of each request, by position",
               [CellGrid(names, columns, cells)])],
         ATTENDED,
         [
             "One rule for all: position p of a request attends to its positions 0 to p. A decode "
             "is a chunk of one token.",
-            "So extents say where each request begins, not who is a prompt; the calls of "
+            "So extents mark the start of each request, not its kind; the calls of "
             f"models/llama.py: {', then '.join(calls)}.",
         ],
     )  # fmt: skip

@@ -249,7 +249,7 @@ PIPELINE = Story(
     + """
 schedule | engine: schedule
 prepare  | engine -> manager: generate_token_async({step})
-         | manager: preprocess {step}, one step behind
+         | manager: preprocess {step}, one step later
 mark placeholder fill | manager -> manager: hit mask of {step}: rows ({rows}) of the step before
 fill     | output --> manager: get: {before}
          | manager: fill tokens of {before} into {step}

@@ -62,7 +62,7 @@ def scene(trace: Trace) -> Scene:
     most = max((value for _, value in series[0].values), default=0)
     cut = first_of(MOST_LANES, len(every), "request")
     return Scene(
-        f"decode: at most {many(most, 'request')} at once, {many(len(flags), 'retraction')}",
+        f"decode: at most {many(most, 'request')} in a step, {many(len(flags), 'retraction')}",
         about_run(trace, shown, cut, side_words(trace)),
         [
             Part("How many", "dashed line: waiting", [Curve(series, part.end, "requests")]),

@@ -17,8 +17,8 @@ LEGEND = {
     "promised": "allocated: promised to a step that is launched; no token yet",
     "stored": "stored: its sample has run, the token is there",
     "read": "resolved: a forward reads it",
-    "stale": "nobody will read it any more",
-    "flag-head": "reused too early: a forward reads somebody else's token",
+    "stale": "no step will read it any more",
+    "flag-head": "reused too early: a forward reads the token of another request",
 }
 
 
@@ -47,7 +47,7 @@ def scene(trace: Trace) -> Scene:
     rows = [LaneRow(f"slot {at}", items, "beyond the limit" if 0 < limit < at else "")
             for at, items in lanes.items()]  # fmt: skip
     resolved, lost = sum(len(stay.reads) for stay in stays), sum(len(stay.lost) for stay in stays)
-    when = f"{lost} of them somebody else's" if lost else "none of them overwritten before"
+    when = f"{lost} of them of another request" if lost else "none of them overwritten before"
     counts = f"slots allocated {len(stays)}, stored {sum(stay.sampled for stay in stays)}, "
     counts += f"resolved {resolved}, reused {sum(stay.reuses for stay in stays)}"
     counts += f", too early {lost}" * bool(lost)
@@ -56,7 +56,7 @@ def scene(trace: Trace) -> Scene:
     return Scene(
         f"future_map: {resolved} tokens are read on the device, {when}",
         about_run(trace, shown),
-        [Part("Future slots", "labels: whose token", [Lanes(rows, part.end)])],
+        [Part("Future slots", "labels: the request of each token", [Lanes(rows, part.end)])],
         LEGEND,
         [counts, ring if limit else "no ring: a request keeps the slot of its row"],
     )

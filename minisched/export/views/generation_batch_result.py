@@ -85,7 +85,7 @@ def buffers(copies: dict[int, Slice], taken: dict[int, int], count: int, end: in
         item = LaneItem("copy", copy.start, until, str(step), data=data)
         lanes.setdefault(step % count, []).append(item)
     early = sum(b.start < a.end for items in lanes.values() for a, b in pairwise(items))
-    words = f"{many(early, 'step')} wrote what was not read yet"
-    note = f"numbers: whose tokens; {words if early else 'none writes what is not read yet'}"
+    words = f"{many(early, 'step')} overwrote unread tokens"
+    note = f"numbers: the step; {words if early else 'no step overwrites unread tokens'}"
     rows = [LaneRow(f"buffer {at}", lanes[at]) for at in sorted(lanes)]
     return Part("Pinned host buffers", note, [Lanes(rows, end)])

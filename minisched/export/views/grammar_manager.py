@@ -24,8 +24,8 @@ LEGEND = {
     "process": "process: the grammar accepts the token",
     "forward": "forward",
     "sample": "sample",
-    "waited": "the device waits for what a step needs",
-    "flag": "told to wait: its mask needs a token in flight",
+    "waited": "the device waits for the inputs of a step",
+    "flag": "waits: its mask needs a token in flight",
 }
 NOTE = "26 → t: 26 tokens were allowed, t was sampled; ␣ is a space, #7 no character"
 
@@ -56,7 +56,7 @@ def scene(trace: Trace) -> Scene:
         if items:
             both.append(LaneRow(row.name.lower(), items))
     return Scene(
-        f"grammar_manager: {many(told, 'step')} told to wait, for which devices idled "
+        f"grammar_manager: {many(told, 'step')} had to wait, and devices idled "
         f"{lost} ms",
         about_run(trace, shown, first_of(MOST_REQUESTS, len(lanes), "request"), side_words(trace)),
         [Part("Requests with a grammar", NOTE, [Lanes(requests, part.end)]),

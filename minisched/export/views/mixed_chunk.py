@@ -35,7 +35,7 @@ def unified(trace: Trace) -> Scene:
     steps, limit = steps_of(opening(trace, MOST_STEPS)[0]), limit_of(trace)
     most = max(sum(share.tokens for share in step.parts) for step in steps)
     of = f" of {limit} allowed" if limit else ""
-    return draw(trace, f"unified: at most {most}{of} tokens a step, whoever they are for")
+    return draw(trace, f"unified: at most {most}{of} tokens a step, for all requests together")
 
 
 def draw(trace: Trace, title: str) -> Scene:
@@ -58,7 +58,7 @@ def draw(trace: Trace, title: str) -> Scene:
         title,
         about_run(trace, shown),
         [
-            Part("Tokens a step, and for whom", "numbers: tokens of a prompt",
+            Part("Tokens a step, by request", "numbers: tokens of a prompt",
                  [Curve(series, part.end, "tokens"), lanes]),
         ],
         {**LEGEND, "line limit": f"a step with prompts has {many(limit, 'token')} at most"},

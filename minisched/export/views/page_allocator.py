@@ -17,10 +17,10 @@ MOST_STEPS, MOST_LANES = 60, 48
 LEGEND = {
     "admitted": "a request's",
     "wasted": f"a zombie's: its request {ZOMBIE}",
-    "protected": "cached, and a request uses it (the name: who computed it)",
-    "evictable": "cached, and nobody uses it: evictable",
+    "protected": "cached, and a request uses it (the name: the request that computed it)",
+    "evictable": "cached, and no request uses it: evictable",
     "flag-head": "retraction",
-    "evict": "the prefix cache evicts so many pages",
+    "evict": "the prefix cache evicts this many pages",
 }
 NAMES = {"admitted": "requests'", "wasted": "zombies'", "protected": "cached, in use",
          "evictable": "evictable"}  # fmt: skip
@@ -32,7 +32,7 @@ def scene(trace: Trace) -> Scene:
     panels, own = panels_of(part), shown_side(part)
     pages, table = (up_to(panels[name].stays, part.end) for name in ("pages", "rows"))
     if not pages:
-        raise NothingToShow("the trace has no page alloc mark, so no page was ever given away.")
+        raise NothingToShow("the trace has no page alloc mark, so no page was allocated.")
     flags = sorted([*retraction_flags(own), *eviction_flags(own)], key=lambda flag: flag.start)
     series = [Series(name, kind, values) for kind, name in NAMES.items()
               if (values := count(pages, kind))]  # fmt: skip
@@ -40,11 +40,11 @@ def scene(trace: Trace) -> Scene:
     parts = [Part("How many pages are in use", "one colour on top of the other", [curve])]
     lanes, notes = lanes_of(pages), list[str]()
     if len(lanes) <= MOST_LANES:
-        note = "each in whose hands; neighbours that go the same way share a lane"
+        note = "the owner of each; neighbours with the same owners share a lane"
         parts.append(Part("Pages", note, [Lanes(lanes, part.end)]))
     else:
-        notes.append(f"{len(lanes)} lanes of pages are too many to be told apart; the rows below "
-                     "say who has memory.")  # fmt: skip
+        notes.append(f"{len(lanes)} lanes of pages are too many to show; the rows below show the "
+                     "owners of memory.")  # fmt: skip
     note, rows = "a request has one for as long as it has memory", lanes_of(table)[:MOST_LANES]
     parts.append(Part("Rows of the request table", note, [Lanes(rows, part.end)]))
     sizes = "the size of the pool was not recorded"
@@ -56,7 +56,7 @@ def scene(trace: Trace) -> Scene:
         owners[stay.place] |= {stay.rid} if stay.kind == "admitted" else set()
     again = sum(len(rids) > 1 for rids in owners.values())
     full = max(value for _, value in count(pages, *NAMES))
-    title = (f"page_allocator: at most {many(full, 'page')} in use at once, {again} of "
+    title = (f"page_allocator: at most {many(full, 'page')} in use, {again} of "
              f"{len(owners)} go from one request to another")  # fmt: skip
     return Scene(title, about_run(part, shown, side_words(trace), sizes), parts, LEGEND, notes)
 

@@ -20,7 +20,7 @@ LEGEND = {
     "evicted": "evicted just now",
     "changed": "added, cut in two by a split, or evicted just now",
     "flag": "a moment that is shown below, by its number",
-    "evict": "so many pages are evicted",
+    "evict": "this many pages are evicted",
 }
 CHANGES = {"radix add": "added", "radix split": "split", "radix evict": "evicted", "radix lock": ""}
 DID = {"insert": "inserted", "admit": "admitted", "retraction": "retracted", "finish": "ended"}

@@ -33,7 +33,7 @@ def scene(trace: Trace) -> Scene:
 
     Only policies that ask the cache record that; of others one column shows the admissions.
     """
-    needed(trace, "admit", "nobody ever left the queue")
+    needed(trace, "admit", "no request left the queue")
     sorted_ = named(trace, "queue order")
     came = {rid: item.end for item in trace.slices if item.name == "receive" for rid in item.rids}
     orders, prompts = list[QueueOrder](), dict[str, list[int]]()
@@ -57,9 +57,9 @@ def scene(trace: Trace) -> Scene:
     admitted, visits = [*prompts], [rid for rid in arrived if rid in prompts]
     passed = sum(admitted.index(rid) < max(map(admitted.index, visits[:at]), default=0)
                  for at, rid in enumerate(visits))  # fmt: skip
-    note = f"first on top; in the left column as they came{cut}"
+    note = f"first on top; in the left column by arrival{cut}"
     return Scene(
-        f"schedule_policy: {passed} of {len(visits)} overtake somebody who came before",
+        f"schedule_policy: {passed} of {len(visits)} overtake an earlier request",
         about_run(trace, f"policy: {word(sorted_[0], 'policy') if sorted_ else 'not recorded'}"),
         [Part("The queue, sorted", note, [grid_of(arrived, some)])],
         LEGEND,

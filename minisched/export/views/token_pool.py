@@ -56,9 +56,9 @@ def scene(trace: Trace) -> Scene:
                                               "rid": tenancy.rid, "step": cell.step}  # fmt: skip
                 data |= {"gathered": cell.gathered_by} if cell.gathered_by else {}
                 gathered = str(cell.gathered_by or "")
-                whose = f"row {tenancy.row}, position {position}, rid {tenancy.rid}"
+                cell_of = f"row {tenancy.row}, position {position}, rid {tenancy.rid}"
                 reader = f"gathered by step {gathered}" if gathered else "never gathered"
-                about = f"{whose}: written by step {cell.step}, {reader}"
+                about = f"{cell_of}: written by step {cell.step}, {reader}"
                 look, writer = cell.look, str(cell.step)
                 cells[at, position] = GridCell(look, writer, gathered, about, data=data)
     rows = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies[:MOST_TENANCIES]]

@@ -53,10 +53,10 @@ def scene(trace: Trace) -> Scene:
     ]  # fmt: skip
     rows = [LaneRow(f"place {at}", items) for at, items in enumerate(places or [[]], 1)]
     return Scene(
-        f"{trace.loop}: up to {many(len(rows), 'step')} in flight at once",
+        f"{trace.loop}: up to {many(len(rows), 'step')} in flight",
         about_run(trace, shown),
         [
-            Part("batch_queue", "labels: the step, and whose", [Lanes(rows, part.end)]),
+            Part("batch_queue", "labels: the step, and its requests", [Lanes(rows, part.end)]),
             Part("Device", "each step's forward pass and its sampling",
                  [Lanes([LaneRow("step", device, "device")], part.end)]),
         ],
