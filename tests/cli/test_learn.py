@@ -1,12 +1,9 @@
-"""``minisched learn``, and a loop in a file for ``minisched check``; also from a wheel alone."""
+"""``minisched learn``, and a loop in a file for ``minisched check``."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import venv
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -69,24 +66,3 @@ def test_a_loop_in_a_file_is_held_against_the_laws(cli: Any, tmp_path: Path) -> 
         f"minisched: {mine} stops with ZeroDivisionError at your line `1 / 0`: division by zero.\n",
     )
     assert cli("check --loop nobody.py")[0] == 2
-
-
-@pytest.mark.thorough
-def test_from_a_wheel_alone_everything_is_there(tmp_path: Path) -> None:
-    """A fresh environment: of this one only what minisched depends on is lent to it."""
-    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "-w", tmp_path, ROOT], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {Path(name).stem for name in names if "/share/minisched/lessons/" in name} >= {*LESSONS}
-    venv.create(tmp_path / "env", with_pip=True)
-    python = tmp_path / "env" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall"]
-    subprocess.run([*install, wheel], check=True)
-    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    lent = next(path for path in sys.path if path.endswith("site-packages"))
-    (site / "lent.pth").write_text(lent, encoding="utf-8")
-    line = [tmp_path / "env" / "bin" / "minisched", "learn", "--json"]
-    done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=tmp_path, env={})
-    found = json.loads(done.stdout)["lessons"]
-    assert [one["name"] for one in found] == LESSONS and all(one["exercises"] for one in found)

@@ -92,6 +92,12 @@ def test_a_cell_of_the_readme_shows_a_player(notebook: tuple[Path, dict[str, str
     assert "<iframe" in notebook[1]["readme"]
 
 
+def test_the_wheel_has_every_lesson_with_its_exercises(door: Door) -> None:
+    lessons = json.loads(door("minisched learn --json").out)["lessons"]
+    there = sorted(path.stem for path in (ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+    assert [one["name"] for one in lessons] == there and all(one["exercises"] for one in lessons)
+
+
 def test_the_lines_of_the_readme_run_as_a_script(door: Door, tmp_path: Path) -> None:
     (tmp_path / "three.py").write_text(LINES)
     answer = door("python three.py")

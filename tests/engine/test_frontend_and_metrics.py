@@ -227,7 +227,7 @@ def test_a_sleeping_loop_hears_what_is_said(
 
 @SOME_LOOPS
 @given(workload=timed_workloads())
-@settings(max_examples=many(5, 100))
+@settings(max_examples=many(5, 30))
 def test_every_figure_is_what_clients_heard_and_the_trace_says(
     loop: str, relay: str, options: dict[str, Any], workload: Workload
 ) -> None:
