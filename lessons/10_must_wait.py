@@ -214,7 +214,9 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 #   [`managers/scheduler.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/scheduler.py);
 #   that closure kept the logits alive, until
 #   [#20697](https://github.com/sgl-project/sglang/pull/20697). With drafts *and* a grammar the whole
-#   batch waits: no draft can be masked before the last token is seen.
+#   batch waited up to 0.5.16. Since 0.5.17 its forward pass is launched first, and a barrier before
+#   the sampling reads the last tokens
+#   ([#31488](https://github.com/sgl-project/sglang/pull/31488)).
 # - vLLM made sampling a call of its own for this
 #   ([#26866](https://github.com/vllm-project/vllm/pull/26866)). Penalties that read -1 as a token were
 #   a bug ([#27878](https://github.com/vllm-project/vllm/issues/27878), cured in

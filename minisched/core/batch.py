@@ -123,8 +123,11 @@ class ScheduleBatch:
         """Return the drafts of row ``at`` that the host knows; a plain batch has none."""
         return ()
 
-    def sample_position(self, at: int) -> int:
-        """Return the position of the first token that row ``at`` samples."""
+    def sample_position(self, at: int, num_newest: int = 0) -> int:
+        """Return the position of the first token that row ``at`` samples.
+
+        ``num_newest`` counts the tokens that the host has, but its request does not have yet.
+        """
         return self.starts[at] + len(self.ids[at])
 
 

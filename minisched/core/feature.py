@@ -16,7 +16,7 @@ replaces a part of a step is a subclass instead, next to the design that needs i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .batch import Outputs, Result, ScheduleBatch
@@ -36,7 +36,7 @@ class StepPart:
     def ship(self) -> None:
         """Bring to the device what the step needs besides the flat batch."""
 
-    def before_sample(self, newest: Mapping[str, int]) -> None:
+    def before_sample(self, newest: Mapping[str, Sequence[int]]) -> None:
         """Build what sampling needs; ``newest`` has tokens that the requests lack, by id."""
 
     def sample_inputs(self, inputs: Any) -> Any:

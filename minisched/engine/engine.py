@@ -178,7 +178,7 @@ class Engine:
         return not all(part.is_ready for part in step.parts)
 
     def update_vocab_mask(
-        self, step: Step, newest: Mapping[str, int] = MappingProxyType({})
+        self, step: Step, newest: Mapping[str, Sequence[int]] = MappingProxyType({})
     ) -> None:
         """Build the masks and penalties of a step (SGLang's name; vLLM ``get_grammar_bitmask``).
 

@@ -92,7 +92,7 @@ class HistoryStep(StepPart):
         """Return whether they are built, or need no token before."""
         return self.adjustments is not None or not self.feature.has_history(self.step.batch)
 
-    def before_sample(self, newest: Mapping[str, int]) -> None:
+    def before_sample(self, newest: Mapping[str, Sequence[int]]) -> None:
         """Build them from the known tokens, and from ``newest`` by request id."""
         self.adjustments = self.feature.make_adjustments(self.step.batch, newest)
 
@@ -160,11 +160,11 @@ class History(Feature):
         return min(filter(None, reasons), default="")
 
     def make_adjustments(
-        self, batch: ScheduleBatch, newest: Mapping[str, int]
+        self, batch: ScheduleBatch, newest: Mapping[str, Sequence[int]]
     ) -> list[LogitAdjustment | None]:
         """Return the adjustment of each sample's logits, [num_samples]; empty if there is none.
 
-        It reads the requests as they are now. ``newest`` has one token more for some request ids.
+        It reads the requests as they are now. ``newest`` has further tokens for some request ids.
 
         Raises:
             RuntimeError: penalties need a token that the host does not know.
@@ -177,8 +177,7 @@ class History(Feature):
             if wishes is None or not row.deliver or row.req.lease is not row.lease:
                 adjustments += [None] * num_samples
                 continue
-            known = [newest[row.req.rid]] if row.req.rid in newest else []
-            made = self.adjust_row(batch, at, wishes, num_samples, known)
+            made = self.adjust_row(batch, at, wishes, num_samples, newest.get(row.req.rid, ()))
             adjustments += made
             if self.recorder.is_on and wishes.grammar is not None:
                 masks = [item.vocab_mask for item in made if item.vocab_mask is not None]
@@ -198,7 +197,7 @@ class History(Feature):
         masks = vocab_masks(wishes.grammar, drafts, newest) + [None] * (num_drafts - len(drafts))
         output: list[int] = []
         if req.params.has_penalties:
-            position = batch.sample_position(at)
+            position = batch.sample_position(at, len(newest))
             output = output_before(req, position, self.late_penalties, newest)
         return [
             make_adjustment(req.params, req.prompt, [*output, *drafts[:nth]], masks[nth])

@@ -282,14 +282,14 @@ class PluginManager:
         """``output_queue.put``: the output is complete."""
         return step
 
-    def newest_tokens(self, batch: ScheduleBatch, last: ModelOutput | None) -> dict[str, int]:
+    def newest_tokens(self, batch: ScheduleBatch, last: ModelOutput | None) -> dict[str, list[int]]:
         """Return N-1's tokens for the rows of N that they fill, by sequence; N was bound last.
 
         If N-1 failed, these rows end, and get a wrong token.
         """
         masks, tokens = self.relay.filling_masks, self.fetch(last).tokens if last else []
         return {
-            batch.reqs[row].rid: tokens[at] if tokens else WRONG_TOKEN
+            batch.reqs[row].rid: [tokens[at] if tokens else WRONG_TOKEN]
             for row, at in zip(masks.hit_rows, masks.hit_indices, strict=True)
         }
 

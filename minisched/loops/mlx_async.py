@@ -35,8 +35,7 @@ from .design import OTHERS, design
     overrun=1,
     refuses=dict.fromkeys(
         ALGORITHMS,
-        "SGLang's MLX backend speculates with Gemma's own assistant only, and without overlap then "
-        "(hardware_backend/mlx/spec_config.py)",
+        "SGLang's MLX backend has no speculation in 0.5.23 (hardware_backend/mlx)",
     ),
 )
 def mlx_async(

@@ -21,10 +21,11 @@ The consequences:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from ..scheduler.verify import accepted_tokens
 from ..worker import Step
 from .design import OTHERS, design
 
@@ -53,6 +54,7 @@ def overlap(
     disable_consecutive_prefill_overlap: bool = False,
     delay_sample: bool = False,
     enable_skip_finishing_decode: bool = True,
+    supports_grammar_overlap: bool = True,
 ) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``managers/scheduler.py:event_loop_overlap``. Each ``yield`` ends one turn.
 
@@ -62,7 +64,8 @@ def overlap(
     ``disable_consecutive_prefill_overlap``: see ``is_disable_overlap_for_batch``. ``delay_sample``:
     every batch is sampled late (the original does so wherever there is a grammar, even if the host
     knows all of its tokens). ``enable_skip_finishing_decode`` is on since 0.5.23; off, it is the
-    loop of 0.5.21, which foresees no end by length (``overrun`` 1).
+    loop of 0.5.21, which foresees no end by length (``overrun`` 1). ``supports_grammar_overlap`` is
+    on since 0.5.17 (#31488): a step with drafts and a grammar overlaps.
     """
     engine.scheduler.decode.overrun = 0 if enable_skip_finishing_decode else 1
     result_queue: deque[Step] = deque()
@@ -71,7 +74,7 @@ def overlap(
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()  # knows the results up to the one before the last
         disable_overlap = is_disable_overlap_for_batch(
-            engine, batch, last_batch, disable_consecutive_prefill_overlap
+            engine, batch, last_batch, disable_consecutive_prefill_overlap, supports_grammar_overlap
         )
         if disable_overlap and batch:  # the last result first: nothing overlaps in this turn
             engine.recording.must_wait(batch, disable_overlap, "forward")
@@ -80,6 +83,9 @@ def overlap(
             delay = engine.must_delay_sample(batch) or delay_sample
             # an id of it that the host does not know becomes minus its future slot
             result_queue.append(engine.run_batch(batch, delay_sample=delay))
+            has_drafts = bool(engine.scheduler.config.speculative_algorithm)
+            if delay and has_drafts and supports_grammar_overlap:
+                advance_pending_grammar(engine, result_queue)
         if last_batch and not disable_overlap:
             engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``
         elif not batch:
@@ -96,17 +102,36 @@ def is_disable_overlap_for_batch(
     batch: ScheduleBatch | NoBatch,
     last_batch: ScheduleBatch | NoBatch,
     disable_consecutive_prefill_overlap: bool,
+    supports_grammar_overlap: bool,
 ) -> str:
     """Return why the last result must be processed before ``batch`` is launched, or nothing.
 
     SGLang ``managers/scheduler.py:is_disable_overlap_for_batch`` has two reasons. A prefill follows
     a prefill and the option is set (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first
-    tokens are sent sooner. Or a decode batch speculates with a grammar, which can't mask a draft
-    before the last token. (SGLang does not check that it is in flight; penalties are one late.)
+    tokens are sent sooner. Or a decode batch has drafts and a grammar, and its algorithm does not
+    overlap with a grammar. Since #31488 that is only NGRAM, which this loop refuses. The others
+    draft on the device, and ``advance_pending_grammar`` is their barrier. (SGLang does not check
+    that the last token is in flight; its penalties are one token late.)
     """
     if batch and batch.num_extend_reqs:
         follows_prefill = bool(last_batch and last_batch.num_extend_reqs)
         return "prefill" if disable_consecutive_prefill_overlap and follows_prefill else ""
-    if batch and engine.scheduler.config.speculative_algorithm:
+    if batch and engine.scheduler.config.speculative_algorithm and not supports_grammar_overlap:
         return engine.missing_history(batch)
     return ""
+
+
+def advance_pending_grammar(engine: Engine, result_queue: Iterable[Step]) -> None:
+    """Build the masks of the newest step, and launch its sampling, before its turn goes on.
+
+    This is the grammar barrier inside ``verify`` (SGLang ``scheduler.py:_advance_pending_grammar``,
+    ``speculative/eagle_worker_common.py``). The forward pass of the step is launched. Meanwhile the
+    host waits for the results before it, which are still in the queue, and advances the grammars
+    over their tokens. The results are processed later, in their usual place.
+    """
+    *pending, step = result_queue
+    newest: dict[str, Sequence[int]] = {}
+    for before in pending:
+        newest |= accepted_tokens(before.batch, engine.wait_for(before))
+    engine.update_vocab_mask(step, newest)
+    engine.launch_batch_sample_if_needed(step)

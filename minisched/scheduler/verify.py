@@ -81,9 +81,9 @@ class VerifyBatch(ScheduleBatch):
         own = [token for token in ids[len(ids) - num_drafts :] if token is not None]
         return own or drafting(self.reqs[at]).spec_token_ids[:num_drafts]
 
-    def sample_position(self, at: int) -> int:
+    def sample_position(self, at: int, num_newest: int = 0) -> int:
         """Return the position after the tokens that the host knows now."""
-        return self.reqs[at].known_len
+        return self.reqs[at].known_len + num_newest
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,25 @@ class VerifyResult(Result):
 
     num_accepted_tokens: Sequence[int] | None = None  # [num_reqs]
     drafts: Sequence[int] = ()  # for the next step, [num_reqs * k], or none
+
+
+def accepted_tokens(batch: ScheduleBatch, result: Result) -> dict[str, Sequence[int]]:
+    """Return the accepted tokens of a result that is not processed yet, by request id.
+
+    It comes with drafts for the next step. They are noted now, because a mask of the next step
+    needs them. A result with an error has neither.
+    """
+    if result.error:
+        return {}
+    assert isinstance(result, VerifyResult)
+    found, first, k = dict[str, Sequence[int]](), 0, len(result.drafts) // len(batch.reqs)
+    columns = zip(batch.rows, batch.sample_lens, result.num_accepted_tokens or (), strict=True)
+    for at, (row, num_samples, count) in enumerate(columns):
+        if row.deliver and row.req.lease is row.lease:
+            found[row.req.rid] = result.tokens[first : first + count]
+            drafting(row.req).spec_token_ids = list(result.drafts[at * k : at * k + k])
+        first += num_samples
+    return found
 
 
 # -- The scheduler ---------------------------------------------------------------------------------

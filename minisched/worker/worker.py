@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from ..core import Result, ScheduleBatch
@@ -286,10 +287,12 @@ class Worker(Generic[S]):
                 edges, step.next_token_ids, step.next_token_ids, step.copy_done
             )
 
-    def update_vocab_mask(self, step: S, newest: Mapping[str, int] | None = None) -> None:
+    def update_vocab_mask(
+        self, step: S, newest: Mapping[str, Sequence[int]] = MappingProxyType({})
+    ) -> None:
         """Build what sampling needs from the known tokens, and from ``newest`` by request id."""
         for part in step.parts:
-            part.before_sample(newest or {})
+            part.before_sample(newest)
 
     # -- the three ops: each one queued on the host, then run on the device
 

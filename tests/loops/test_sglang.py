@@ -73,15 +73,22 @@ BATCHES = {
 
 
 def test_overlap_is_disabled_for_two_reasons_and_no_other() -> None:
-    for kind, last, option, speculates, missing in product(
-        BATCHES, BATCHES, (False, True), ("", "NGRAM"), ("", "grammar", "penalty")
+    for kind, last, option, speculates, missing, barrier in product(
+        BATCHES,
+        BATCHES,
+        (False, True),
+        ("", "NGRAM_GPU"),
+        ("", "grammar", "penalty"),
+        (False, True),
     ):
         engine = Mock()
         engine.scheduler.config.speculative_algorithm = speculates
         engine.missing_history.return_value = missing
-        disabled = is_disable_overlap_for_batch(engine, BATCHES[kind], BATCHES[last], option)
+        disabled = is_disable_overlap_for_batch(
+            engine, BATCHES[kind], BATCHES[last], option, barrier
+        )
         prefills = option and {kind, last} <= {"extend", "mixed"}  # prompts are in both
-        blind_draft = kind in ("decode", "verify") and speculates
+        blind_draft = kind in ("decode", "verify") and speculates and not barrier
         assert disabled == ("prefill" if prefills else missing if blind_draft else "")
 
 

@@ -104,6 +104,9 @@ def history() -> Scene:
         "the same, and one of four requests has a grammar": run_with(
             "overlap", "grammar with speculation"
         ),
+        "the same in SGLang up to 0.5.16: no overlap": run_with(
+            "overlap:pool:supports_grammar_overlap=false", "grammar with speculation"
+        ),
     }
     title = "Penalties and drafts need the token before: the device waits unless it has that itself"
     return stacked(runs, title, "with penalties sampling is slow, as with a large vocabulary")
