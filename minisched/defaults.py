@@ -11,6 +11,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 
 from .core import Request, SamplingParams
+from .core.form import wrong_form
 from .devices.cost import NO_COST, SIM_COST, CostModel
 from .devices.registry import load, open_device
 from .loops.design import LOOPS
@@ -194,7 +195,7 @@ def check_requests(requests: Iterable[Request]) -> list[Request]:
         if not isinstance(item, Request):
             raise ValueError(f"{should}, but it holds {in_words(item)}.")
         if isinstance(item.prompt, str):  # any other bad field ends that request alone
-            raise ValueError(f"request {item.name}: {item.problem()}")
+            raise ValueError(f"request {item.name}: {wrong_form(item)}")
         if item.rid in rids:
             raise ValueError(f"two requests have the id {item.rid!r}; each needs one of its own.")
         rids.add(item.rid)

@@ -619,7 +619,7 @@ def check_memory(scheduler: Scheduler) -> None:
     pool, leases, blocks = scheduler.leases, leases_of(scheduler), blocks_of(scheduler)
     cached = [page for node in nodes_of(scheduler) for page in node.pages] + [*blocks]
     owned = [page for it in leases for page in it.pages[it.shared_pages :]]
-    owned += [page for it, _, pages in pool.retired for page in pages]
+    owned += [page for it, _, pages in pool.retired.entries for page in pages]
     every = range(1, scheduler.config.num_pages + 1)
     assert sorted([*scheduler.allocator.free_pages, *cached, *owned]) == [*every]
     assert scheduler.page_cache.total_size == len(cached)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import FinishReason, Request, SamplingParams
+from ..core.form import wrong_form
 from ..devices.cost import IDEAL_PACE, NO_COST, SIM_COST, CostModel
 from ..scheduler import SchedulerConfig
 
@@ -136,7 +137,7 @@ def case_text(case: Case) -> list[str]:
 
 def request_words(request: Request) -> str:
     """Return its prompt, its lengths and its parameters, or why it is invalid."""
-    if problem := request.problem():
+    if problem := wrong_form(request):
         return problem
     words = [f"prompt {list(request.prompt)}"]
     wishes = {"max_new_tokens": request.params.max_new_tokens}
@@ -269,7 +270,7 @@ def fewer_requests(workload: Workload) -> Iterator[dict[str, Any]]:
 def smaller_requests(workload: Workload) -> Iterator[dict[str, Any]]:
     """Yield the fields of a workload in which one request has less to compute, or a wish less."""
     for at, req in enumerate(workload.requests):
-        if req.problem():
+        if wrong_form(req):
             continue
         changes: list[dict[str, Any]] = [{"priority": 0}] if req.priority else []
         params, count = req.params, req.params.max_new_tokens

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from ..core import Request, SamplingParams
+from ..core.form import wrong_form
 from ..devices.base import Device
 from ..devices.cost import MICROSECOND, NO_COST, CostModel
 from ..devices.sim import SimDevice
@@ -621,6 +622,6 @@ def without_refused(workload: Workload, design: Variant) -> Workload:
     if "penalties" in refused:
         lost |= {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
     for at in range(0, len(requests), 2):
-        if not (req := requests[at]).problem():
+        if not wrong_form(req := requests[at]):
             requests[at] = replace(req, params=replace(req.params, **lost))
     return replace(workload, requests=requests, config=config)

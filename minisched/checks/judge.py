@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any, cast
 
 from ..core import Output, ScheduleBatch
+from ..core.form import wrong_form
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
 from ..devices.registry import library, open_device
@@ -482,7 +483,7 @@ def most_turns(workload: Workload, depth: int, run_ahead: bool = True) -> int:
     budget, steps = workload.config.prefill_budget, depth
     each = EACH if run_ahead else max(EACH, depth)
     for req in workload.requests:
-        if not req.problem():
+        if not wrong_form(req):
             outputs = req.params.max_new_tokens
             steps += ceil(len(req.prompt) / budget) + ceil(req.max_device_len / budget) + outputs
     return 1 + last_event(workload) + each * steps

@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..core.form import wrong_form
 from ..core.sampling import shown
 from ..devices.sim import SimDevice, SimMemory
 from ..engine.engine import Engine
@@ -332,7 +333,7 @@ class Clients:
         for item in usages:
             found[item.rid].append((item.prompt_tokens, item.cached_tokens, item.output_tokens))
         for req in self.workload.requests:
-            if not req.problem():
+            if not wrong_form(req):
                 usage = len(req.prompt), self.cached.get(req, 0), len(tokens_in(self.heard[req]))
                 had[req.name].append(usage)
         for name in had:

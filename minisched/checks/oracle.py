@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from ..core import FinishReason, Output, Request, SamplingParams, TokenLogprob
+from ..core.form import wrong_form
 from ..core.sampling import Grammar
 from ..features.logprobs import logprobs_of
 from ..grammar import compile_grammar
@@ -227,7 +228,7 @@ def find_unlike(
         if not all(0 <= token < vocab_size for token in req.output_ids):
             continue  # no token that the model has
         known, found = logprobs_of(req)
-        has_none = bool(req.problem()) or not (req.output_ids or known)
+        has_none = bool(wrong_form(req)) or not (req.output_ids or known)
         of_prompt, of_output = ([], []) if has_none else logprobs_alone(req, vocab_size)
         if not req.output_ids:
             of_prompt = of_prompt[: len(known)]

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from .part import Admission, FinishReason, Part, RequestPart
-from .sampling import SamplingParams, is_text, is_whole, shown, wrong_token, wrong_type
+from .sampling import SamplingParams, is_text, is_whole, shown
 
 # -- The memory of a request, from its admission until no step can touch it ------------------------
 
@@ -57,11 +57,9 @@ class Request:
     >>> request = Request("a", [1, 2, 3], SamplingParams(max_new_tokens=8))
     >>> request.device_len, request.max_device_len
     (3, 11)
-    >>> Request("a", "hello").problem()
-    "prompt is 'hello', but it must be a list of token ids."
 
-    Its construction never fails, whatever its fields contain. The scheduler refuses it with its
-    ``problem`` (``scheduler/config.py``), and no other request is affected.
+    Its construction never fails, whatever its fields contain. The scheduler refuses it
+    (``scheduler/input_processor.py``), and no other request is affected.
     """
 
     rid: str
@@ -88,15 +86,6 @@ class Request:
         limit = getattr(self.params, "max_new_tokens", 0)
         self.device_len = self.known_len = length
         self.max_device_len = length + (limit if is_whole(limit) else 0)
-
-    def problem(self) -> str | None:
-        """Return a sentence on the first wrong field of a client, or None."""
-        names = ("rid", "prompt", "arrival_time", "priority")
-        if problem := wrong_type(self, names) or wrong_token(self.prompt):
-            return problem
-        if not isinstance(self.params, SamplingParams):
-            return f"params is {shown(self.params)}, but it must be SamplingParams."
-        return self.params.problem()
 
     @property
     def name(self) -> str:
@@ -157,14 +146,3 @@ class Request:
         """Begin under a new lease, after the prefix that it found in the cache."""
         self.lease = lease
         self.computed_len = self.admission.hit_len = lease.settled_len
-
-    def restart(self) -> None:
-        """Forget the computed positions, and keep the known tokens (for a retraction)."""
-        # The prefix that it found in the cache may be evicted by then.
-        self.admission.asked_len += self.admission.hit_len
-        self.lease = None
-        self.computed_len = 0
-        self.device_len = self.known_len
-        self.admission.retractions += 1
-        for part in self.parts:
-            part.on_retract()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +18,10 @@ class Clock(Protocol):
     """The part of the simulated device that ``SharedTime`` uses."""
 
     time: int
+    heap: list[Any]  # of entries that are due later
 
     def at(self, time: int, action: Action) -> Any:
-        """Schedule ``action`` at ``time``; return the entry, for ``cancel``."""
-
-    def cancel(self, entry: Any) -> None:
-        """Drop an entry that is not due yet."""
+        """Schedule ``action`` at ``time``; return the entry."""
 
 
 @dataclass(eq=False)
@@ -66,9 +65,15 @@ class SharedTime:
 
     def _move_ends(self) -> None:
         for task in self.tasks:
-            self.clock.cancel(task.entry)
+            self._cancel(task.entry)
             takes = -(-task.left // self._rate(task))
             task.entry = self.clock.at(self.clock.time + takes, partial(self._end, task))
+
+    def _cancel(self, entry: Any) -> None:
+        """Drop an entry that is not due yet."""
+        if entry in self.clock.heap:
+            self.clock.heap.remove(entry)
+            heapq.heapify(self.clock.heap)
 
     def _end(self, task: Task) -> None:
         self._settle()

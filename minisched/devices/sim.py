@@ -54,7 +54,7 @@ class SimDevice(Device):
         self.failed: set[int] = set()  # ops that failed
         self.on_access: Callable[[SimMemory, Any, bool], None] | None = None  # called for each
         self._lanes: dict[str, SimStream] = {}  # streams, and threads of the host
-        self._heap: list[Entry] = []
+        self.heap: list[Entry] = []
         self._sequence = 0
         self.keep_pace(IDEAL_PACE)
 
@@ -66,18 +66,12 @@ class SimDevice(Device):
         """Schedule ``action`` at ``time``; FINISH comes before START, then the first one added."""
         self._sequence += 1
         entry = (time, order, self._sequence, action)
-        heapq.heappush(self._heap, entry)
+        heapq.heappush(self.heap, entry)
         return entry
-
-    def cancel(self, entry: Entry) -> None:
-        """Drop an entry that is not due yet."""
-        if entry in self._heap:
-            self._heap.remove(entry)
-            heapq.heapify(self._heap)
 
     def idle_until(self, time: int) -> None:
         """Run all events up to ``time``, and move the clock there."""
-        while self._heap and self._heap[0][0] <= time:
+        while self.heap and self.heap[0][0] <= time:
             self._run_next()
         self.time = max(self.time, time)
 
@@ -89,7 +83,7 @@ class SimDevice(Device):
         """
         had_to_wait = not op.done
         while not op.done:
-            if not self._heap:
+            if not self.heap:
                 raise Deadlock(f"the host waits for {op.name}, and nothing is left that could run")
             self._run_next()
         self.idle_until(self.time + (self.pace.wake if had_to_wait else 0))
@@ -117,10 +111,10 @@ class SimDevice(Device):
     @property
     def next_event(self) -> int | None:
         """Return the time of the next event, or None."""
-        return self._heap[0][0] if self._heap else None
+        return self.heap[0][0] if self.heap else None
 
     def _run_next(self) -> None:
-        self.time, _, _, action = heapq.heappop(self._heap)
+        self.time, _, _, action = heapq.heappop(self.heap)
         action()
 
     # -- phases, streams, memory (``devices/base.py:Device``)

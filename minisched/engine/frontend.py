@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..core import Output, Request
 from ..core.sampling import is_short, is_whole, shown
 from ..devices.base import Device
+from ..memory import flush_cache
 from ..scheduler import Scheduler
 
 # -- What clients can ask for, beside a request ----------------------------------------------------
@@ -55,7 +56,7 @@ def handle_message(message: Message, scheduler: Scheduler) -> Request | None:
         for rid in list(scheduler.live) if message.abort_all else [message.rid]:
             scheduler.abort(rid, message.error)
     elif isinstance(message, FlushCacheReq):
-        scheduler.recorder.mark("flush cache", done=scheduler.leases.flush_cache())
+        scheduler.recorder.mark("flush cache", done=flush_cache(scheduler.leases))
     else:
         raise TypeError(
             f"a message of type {type(message).__name__} came, but the types handled are "

@@ -18,6 +18,7 @@ from types import CodeType, MappingProxyType
 from typing import Any, TypeVar
 
 from ..core import NoBatch, Request, ScheduleBatch
+from ..core.form import wrong_form
 from ..devices.registry import DEVICES
 from ..engine.engine import Engine
 from ..engine.metrics import Metrics
@@ -144,7 +145,7 @@ class Design:
 
 def wanted_features(config: SchedulerConfig, requests: Iterable[Request]) -> set[str]:
     """Return the features of a workload that some loop refuses."""
-    params = [request.params for request in requests if not request.problem()]
+    params = [request.params for request in requests if not wrong_form(request)]
     wanted = {config.speculative_algorithm} if config.speculative_algorithm else set()
     if any(item.has_grammar for item in params):
         wanted.add("grammar")

@@ -4,7 +4,7 @@ from .block_pool import BlockPool
 from .pool import LeasePool, OwnershipError, PageAllocator, PageCache, ReqToTokenPool
 from .prefix_cache import PrefixCache
 from .radix_cache import Match, RadixCache
-from .self_check import MemoryLeak, self_check
+from .self_check import MemoryLeak, flush_cache, self_check
 
 __all__ = [
     "BlockPool",
@@ -17,5 +17,6 @@ __all__ = [
     "PrefixCache",
     "RadixCache",
     "ReqToTokenPool",
+    "flush_cache",
     "self_check",
 ]

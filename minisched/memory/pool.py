@@ -20,6 +20,7 @@ from ..trace.events import Value
 from .block_pool import BlockPool
 from .free_rules import FreeRule, at_once, steps_returned
 from .radix_cache import Match, RadixCache
+from .retired import RetiredPages
 
 PageCache = RadixCache | BlockPool
 """Finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM)."""
@@ -149,7 +150,7 @@ class LeasePool:
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one processed; steps return in order
         self.returning: dict[Lease, None] = {}  # closed, but a launched step refers to them
-        self.retired: list[tuple[Lease, int, list[int]]] = []  # pages that a step may still read
+        self.retired = RetiredPages()
         self.num_released = 0  # leases so far
 
     @property
@@ -236,24 +237,12 @@ class LeasePool:
             self.cache.dec_lock_ref(lease.node)
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
-    def retire(self, lease: Lease, pages: list[int]) -> None:
-        """Free pages of an open lease after its row lists the cache's pages instead.
-
-        They are free when the launched steps have returned, or immediately by rule ``at_once``.
-        """
-        self.retired.append((lease, lease.last_step, pages))
-        self.free_retired()
-
     def free_retired(self) -> None:
         """Free the retired pages that no launched step can read."""
         returned = self.launched_step if self.may_free is at_once else self.returned_step
-        retired, self.retired = self.retired, []
-        for lease, last_step, pages in retired:
-            if self.is_held(lease) or last_step > returned:
-                self.retired.append((lease, last_step, pages))
-            else:
-                self.allocator.disown(pages)
-                self.allocator.free(pages)
+        for pages in self.retired.take(returned, self.is_held):
+            self.allocator.disown(pages)
+            self.allocator.free(pages)
 
     def came_back(self, step: int) -> None:
         """Free the leases and pages that waited for ``step``, which is processed now.
@@ -264,13 +253,7 @@ class LeasePool:
         if step != self.returned_step + 1:
             raise RuntimeError(f"step {step} came back, but {self.returned_step + 1} is next")
         self.returned_step = step
-        if self.retired:
+        if self.retired.entries:
             self.free_retired()
         for lease in list(self.returning):
             self.release(lease)
-
-    def flush_cache(self) -> bool:
-        """Evict every cached prefix; return False, and do nothing, while a lease holds memory."""
-        if self.is_idle:
-            self.make_free(self.allocator.num_pages)
-        return self.is_idle

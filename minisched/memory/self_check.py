@@ -1,4 +1,4 @@
-"""At idle nothing holds memory: every page is free or cached, and every row is free."""
+"""At idle every page is free or cached and every row is free: check it, and empty the cache."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def self_check(leases: LeasePool) -> None:
         pages = f"{available} are free or evictable{twice} and {protected} still locked"
         rows = f"{free} of {size} rows are free"
         raise MemoryLeak(f"nothing runs, but of {total} pages {pages}, and {rows}.")
+
+
+def flush_cache(leases: LeasePool) -> bool:
+    """Evict every cached prefix; return False, and do nothing, while a lease holds memory."""
+    if leases.is_idle:
+        leases.make_free(leases.allocator.num_pages)
+    return leases.is_idle

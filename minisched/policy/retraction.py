@@ -81,8 +81,20 @@ class Retraction:
         self.num_by_reason[reason] += 1
         self.prefill.remove_req(req)
         self.running_reqs.pop(req, None)
-        req.restart()
+        restart(req)
         if lease is not None:
             self.leases.close(lease)
         self.eviction.after_retraction(self.leases, len(self.running_reqs))
         self.prefill.waiting_queue.add(req)
+
+
+def restart(req: Request) -> None:
+    """Forget the computed positions of a request, and keep its known tokens."""
+    # The prefix that it found in the cache may be evicted by then.
+    req.admission.asked_len += req.admission.hit_len
+    req.lease = None
+    req.computed_len = 0
+    req.device_len = req.known_len
+    req.admission.retractions += 1
+    for part in req.parts:
+        part.on_retract()

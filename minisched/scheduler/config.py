@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core import Request, SamplingParams
 from ..core.fields import setting
+from ..core.form import wrong_form
 from ..core.logprobs import logprob_problem
 from ..core.sampling import shown
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
@@ -178,7 +179,7 @@ class SchedulerConfig:
     def refusal(self, req: Request) -> str | None:
         """Return one sentence on why ``req`` can never run here, or None."""
         return (
-            req.problem()
+            wrong_form(req)
             or outside_the_vocabulary(self, req.prompt)
             or out_of_reach(self, req.params)
             or logprob_problem(req.params, len(req.prompt), self.vocab_size)
@@ -209,7 +210,7 @@ def one_of(name: str, value: str, known: object) -> None:
 
 # -- The door: why a request can never run here, in one sentence that names the value and the limit
 #
-# Every field of a request is looked at here, before anything else reads it (``Request.problem``).
+# Every field of a request is checked here, before other code reads it.
 
 
 def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> str | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..core import Request
+from ..core import FinishReason, Output, Request
 from ..core.feature import Feature
 from ..core.sampling import shown
+from ..trace import Recorder
 from .config import SchedulerConfig, filled_by_a_run
 
 
@@ -23,9 +24,13 @@ class InputProcessor:
     """
 
     def __init__(
-        self, config: SchedulerConfig, features: Iterable[Feature], live: Mapping[str, Request]
+        self,
+        config: SchedulerConfig,
+        features: Iterable[Feature],
+        live: Mapping[str, Request],
+        recorder: Recorder,
     ) -> None:
-        self.config, self.live = config, live
+        self.config, self.live, self.recorder = config, live, recorder
         self.features = tuple(features)  # that requests may use
         self.in_use: tuple[Feature, ...] = ()  # those of them that live requests use
         self.uses: dict[Request, tuple[Feature, ...]] = {}  # by live request, if it uses any
@@ -42,6 +47,20 @@ class InputProcessor:
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
         return problem
+
+    def refuse(self, req: Request, problem: str) -> Output:
+        """End a request that did not enter, and return its output. A live namesake goes on.
+
+        A request that was sent twice keeps its state.
+        """
+        reason, other = FinishReason.ERROR, self.live.get(req.name)
+        if other is not req and not req.finished:
+            req.finish_reason, req.error = reason, problem
+        if other is None:
+            self.recorder.mark("finish", rid=req.name, reason=reason.value, outputs=0)
+        else:
+            self.recorder.mark("refused", rid=req.name)
+        return Output(req.name, None, reason, problem, namesake=other is not None)
 
     def leave(self, req: Request) -> None:
         """Forget the features of a request that has ended."""

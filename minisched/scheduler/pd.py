@@ -84,7 +84,7 @@ class PrefillScheduler(TransferScheduler):
     @property
     def awaits_others(self) -> bool:  # type: ignore[override]
         """Return whether a reservation or the end of a transfer may help."""
-        return bool(self.bootstrap_queue or self.leases.returning or self.leases.retired)
+        return bool(self.bootstrap_queue or self.leases.returning or self.leases.retired.entries)
 
     def receive(self, reqs: Iterable[Request]) -> None:
         """Queue new requests; they can't run yet."""

@@ -61,7 +61,7 @@ class Scheduler:
         self.decodes_first = policies.decodes_first
         self.lets_go_early = policies.lets_go_early
         self.live: dict[str, Request] = {}  # received and not ended
-        self.input_processor = InputProcessor(config, features, self.live)
+        self.input_processor = InputProcessor(config, features, self.live, self.recorder)
         self.output_processor = OutputProcessor(
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
             self._finish, self._hear,
@@ -112,18 +112,8 @@ class Scheduler:
                 self.waiting_queue.add(req)
 
     def _refuse(self, req: Request, problem: str) -> None:
-        """End a request that did not enter. A live request with its id goes on.
-
-        A request that was sent twice keeps its state.
-        """
-        reason, other = FinishReason.ERROR, self.live.get(req.name)
-        if other is not req and not req.finished:
-            req.finish_reason, req.error = reason, problem
-        if other is None:
-            self.recorder.mark("finish", rid=req.name, reason=reason.value, outputs=0)
-        else:
-            self.recorder.mark("refused", rid=req.name)
-        self.outputs.add(Output(req.name, None, reason, problem, namesake=other is not None))
+        """End a request that did not enter."""
+        self.outputs.add(self.input_processor.refuse(req, problem))
 
     def abort(self, rid: str, error: str = "") -> None:
         """End the live request that has this id, if there is one."""

@@ -17,6 +17,7 @@ from minisched.checks.draw import ODD
 from minisched.checks.identity import differences
 from minisched.checks.laws import bad_end
 from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.core.form import wrong_form
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -30,7 +31,7 @@ from minisched.engine.frontend import (
 from minisched.export.state import arrivals
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
-from minisched.memory import MemoryLeak
+from minisched.memory import MemoryLeak, flush_cache
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.scheduler.config import FILLED_BY_A_RUN
@@ -80,7 +81,7 @@ KNOWN_ODD = [(name, value) for name, values in ODD.items() for value in values]
 def test_a_field_holds_a_value_of_its_kind_or_there_is_a_sentence(field: tuple[str, Any]) -> None:
     name, value = field
     req = with_field(Request("odd", [1, 2], tokens(4)), name, value)
-    problem = req.problem()
+    problem = wrong_form(req)
     if problem is not None:
         assert problem.startswith((name, "prompt[", "logit_bias"))
         assert problem.endswith(".") and "\n" not in problem and len(problem) < 250
@@ -105,7 +106,7 @@ def test_the_api_and_the_engine_have_one_sentence(name: str, value: Any, said: s
     good = Request("good", [1, 2], tokens(5))
     bad = with_field(Request("bad", [3], tokens(5)), name, value)
     run = run_loop("overlap", SimDevice(), HashModel(), [good, bad])
-    assert bad.problem() == said and run.errors == {bad.name: said}
+    assert wrong_form(bad) == said and run.errors == {bad.name: said}
     assert run.outputs["good"] == alone("overlap", Request("good", [1, 2], tokens(5)))
 
 
@@ -243,7 +244,7 @@ def test_books_do_not_grow_with_the_number_of_ended_requests(loop: str) -> None:
         frontend.push(Request(f"bad{number}", ["x"]))  # type: ignore[list-item]
         frontend.abort(f"r{number}.1", at=device.now() + 3)
         finish(engine, turns)
-        engine.scheduler.leases.flush_cache()
+        flush_cache(engine.scheduler.leases)
         frontend.take(device.now() + 100)
         ended += engine.metrics.num_finished
         engine.metrics.ended.clear()  # what a run keeps of them for who asks

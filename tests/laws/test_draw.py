@@ -30,6 +30,7 @@ from minisched.checks.identity import another_workload, differences
 from minisched.checks.judge import Finding, breaks_the_same, judge
 from minisched.checks.many import CaseTally, case_of, try_seed
 from minisched.checks.oracle import oracle_trace
+from minisched.core.form import wrong_form
 from minisched.loops.design import LOOPS
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
 from minisched.museum.exhibit import exhibits
@@ -82,11 +83,11 @@ def test_every_choice_that_a_workload_has_comes_up() -> None:
         [it.config for it in workloads],
         [r for it in workloads for r in it.requests],
     )
-    fine = [req.params for req in requests if not req.problem()]
-    fine_ones = [[req for req in it.requests if not req.problem()] for it in workloads]
+    fine = [req.params for req in requests if not wrong_form(req)]
+    fine_ones = [[req for req in it.requests if not wrong_form(req)] for it in workloads]
     for found, wanted in (
         ({item.theme for item in drawn}, {*THEMES}),
-        ({bool(req.problem()) for req in requests}, {False, True}),
+        ({bool(wrong_form(req)) for req in requests}, {False, True}),
         ({len({it.rid for it in all_of}) < len(all_of) for all_of in fine_ones}, {False, True}),
         ({failure.kind for it in workloads for failure in it.failures}, {*FAILURES}),
         ({len(it.aborts) for it in workloads}, {*range(4)}),

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
-from minisched.memory import self_check
+from minisched.memory import flush_cache, self_check
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.repeat import can_chain
 from minisched.trace import Recorder
@@ -138,7 +138,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        assert self.scheduler.leases.flush_cache() == (not leases_of(self.scheduler))
+        assert flush_cache(self.scheduler.leases) == (not leases_of(self.scheduler))
 
     # -- a device of one stream ----------------------------------------------------------------
 
@@ -188,7 +188,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         cached = {page for node in nodes_of(self.scheduler) for page in node.pages}
         for batch, _, snapshots in self.in_flight:
             for row, pages in zip(batch.rows, snapshots, strict=True):
-                retired = {page for _, _, pages in self.scheduler.leases.retired for page in pages}
+                retired = {
+                    page for _, _, pages in self.scheduler.leases.retired.entries for page in pages
+                }
                 assert not free & set(pages), "a page of a launched step is free"
                 assert set(pages) <= cached | set(row.lease.pages) | retired, "it has a new owner"
 
