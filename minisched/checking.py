@@ -150,6 +150,7 @@ def check_this(
         given = dict(zip((name.partition(":")[0] for name in names), every, strict=True))
 
         def again(seed: int, loop: str) -> str:
+            """Return the line of Python that repeats a case."""
             return python_line(given.get(loop.partition(":")[0], ""), seed, loop, device)
 
         has_all = "its `tally.failures` has them all"

@@ -126,6 +126,7 @@ def config_from(
     page = size if isinstance(size, int) and size > 0 else 1  # otherwise it is refused, by its name
 
     def make(**defaults: int) -> SchedulerConfig:
+        """Make the config; the settings replace ``defaults``."""
         given = {"chunked_prefill_size": -(-CHUNK // page) * page, **defaults, **settings}
         try:
             return SchedulerConfig(**given)  # type: ignore[arg-type]

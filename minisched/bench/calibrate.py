@@ -155,6 +155,7 @@ def pieces_of(run: Run, heard: Sequence[Rows], work: int = 0) -> Iterator[Piece]
     rows = {item.step: each for item, each in zip(passes, heard, strict=False)}
 
     def was_over(wait: Slice) -> bool:  # before the host began to wait for it
+        """Return whether the copy that a wait is for had ended before the wait began."""
         copy = ops.get(("copy", wait.step))
         return copy is None or copy.end <= wait.start
 
@@ -320,6 +321,7 @@ def fit_device(serial: Sequence[Piece], pad_to: int) -> MachineCost:
     ops = by_name(serial, OP)
 
     def padded(piece: Piece) -> int:
+        """Return the tokens of a piece, rounded up to the padding."""
         return -(-piece.tokens // pad_to) * pad_to
 
     counts = Counter(map(padded, ops["forward"]))

@@ -142,9 +142,11 @@ def shape_rows(
     )  # fmt: skip
 
     def answer(loop: str, tokens: int) -> Trace:
+        """Run the requests on a loop; return the trace."""
         return run_to_end(loop, DEVICE, model, requests_of(rows, tokens), config).trace
 
     def ours(loop: str) -> float:
+        """Measure a loop once, in decoded tokens a second."""
         import torch
 
         gc.collect()
@@ -157,6 +159,7 @@ def shape_rows(
     version = ""
 
     def theirs() -> float:
+        """Measure the peer once, in decoded tokens a second."""
         nonlocal version
         ask({**question, "new_tokens": FEW})
         told = ask(question)

@@ -239,6 +239,7 @@ def no_peer(reason: str) -> Ask:
     """Return a side that raises ``reason`` at each question."""
 
     def ask(question: Mapping[str, Any]) -> Answer:
+        """Refuse the question."""
         raise PeerError(reason)
 
     return ask

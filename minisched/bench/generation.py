@@ -92,6 +92,7 @@ def beside(
     answers: dict[str, list[Answer]] = {name: [] for name in sides}
 
     def tokens_a_second(name: str, ask: Ask) -> float:
+        """Ask an arm for its answers; return its tokens a second."""
         if not answers[name]:
             ask({"prompts": prompts, "new_tokens": 2})
         answers[name].append(ask({"prompts": prompts, "new_tokens": new}))

@@ -294,6 +294,7 @@ def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[F
     hideable = [min(pair) for pair in zip(host, device, strict=True)]
 
     def hidden(way: str, label: str, why: str = "") -> Figure:
+        """Return the share of the hideable time that an arm hid, in percent."""
         saved = less(taken[SERIAL], taken[way])
         share = [100 * a / b if b else 0.0 for a, b in zip(saved, hideable, strict=True)]
         row = Figure(f"{name}: {label}", share, "%", AIM if median(hideable) >= LEAST_MS else None)

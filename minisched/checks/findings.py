@@ -90,6 +90,7 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
     absent = nobody_there(trace, side_of(lane)[0])
 
     def is_served(start: int, end: int) -> bool:
+        """Return whether a request was there all the time from ``start`` to ``end``."""
         return start >= end or not intersection(absent, ((start, end),))
 
     steps: defaultdict[int, list[Slice]] = defaultdict(list)  # in the order in which they began

@@ -131,6 +131,7 @@ def seen_by_torch(
     seen, count = list[SeenEvent](), 0
 
     def take(found: dict[str, Any]) -> Any:
+        """Keep an object of the file if it is an event that is needed."""
         nonlocal count
         if "ph" not in found:
             return found
@@ -257,6 +258,7 @@ def _seen(database: sqlite3.Connection, path: Path) -> Iterator[SeenEvent]:
     names = {row["name"] for row in database.execute("SELECT name FROM sqlite_master")}
 
     def rows(name: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a table, if the file has it."""
         if name not in names:
             return
         found = database.execute(f'SELECT * FROM "{name}"')

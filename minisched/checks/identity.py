@@ -91,6 +91,7 @@ def with_margin(
     sample = model.sample
 
     def spy(logits: Array, batch: ForwardBatch) -> Array:
+        """Sample, and record the margin of the most likely token."""
         top = sorted(map(float, logits[0]))[-2:]
         margins.append(top[1] - top[0])
         return sample(logits, batch)

@@ -118,9 +118,11 @@ class Witnesses:
         model = hash_model(case.device, workload)
 
         def watch(engine: Engine) -> None:
+            """Attach to an engine before it starts."""
             config = engine.scheduler.config
 
             def committed(batch: ScheduleBatch) -> None:
+                """Check a step's size against its budget."""
                 self.over_budget += over_budget(config, batch)
 
             engine.scheduler.on_commit = committed
@@ -132,6 +134,7 @@ class Witnesses:
             patch(engine)
 
         def look(engine: Engine) -> None:
+            """Check after each turn."""
             each_turn(engine)
             self.clients.look(engine)
 
@@ -243,9 +246,11 @@ def breaks_the_same(finding: Finding) -> Callable[[Case], bool]:
     """
 
     def kind_of(sentence: str) -> str:
+        """Return a sentence without its numbers."""
         return re.sub(r"\d+", "N", sentence)
 
     def shows(case: Case) -> bool:
+        """Return whether a case violates the law in the same way."""
         found = judge(case).broke(finding.law)
         if found is None or finding.law != "crash":
             return found is not None
@@ -343,6 +348,7 @@ class StepFault:
         """Queue an op of a step; one copy fails."""
 
         def fail(*args: Any) -> Any:
+            """Fail as a copy does."""
             raise BadLuck("the copy did not arrive")
 
         if name == "copy" and self.is_due(step.batch):

@@ -177,16 +177,19 @@ class Clients:
         assert on_output and on_commit
 
         def taken(now: int) -> list[Message]:
+            """Take messages as the frontend does, and record them."""
             messages = take(now)
             for message in messages:
                 self._take(message)
             return messages
 
         def heard(output: Output) -> None:
+            """Record an output, and deliver it."""
             self._hear(output)
             on_output(output)
 
         def committed(batch: ScheduleBatch) -> None:
+            """Record the cached length of each prompt at its first step."""
             for at, req in enumerate(batch.reqs):
                 self.cached.setdefault(req, batch.starts[at] if at < batch.num_extend_reqs else 0)
             on_commit(batch)

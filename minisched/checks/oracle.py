@@ -161,6 +161,7 @@ def logprobs_alone(req: Request, vocab_size: int) -> tuple[list[TokenLogprob], l
     first, num_prompt = params.logprob_start_len, len(req.prompt)
 
     def between(start: int, end: int) -> list[TokenLogprob]:
+        """Return the log-probabilities of the tokens from ``start`` to ``end``."""
         return [
             logprob_of(hash_logits(tokens[:at], vocab_size), tokens[at], params.top_logprobs_num)
             for at in range(start, end)

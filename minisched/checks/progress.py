@@ -182,6 +182,7 @@ class Watched:
         pop_preallocated, table = scheduler.pop_preallocated, scheduler.table
 
         def popped() -> list[tuple[Request, Lease]]:
+            """Follow requests that leave the queue of the decode side."""
             queue, found = list(scheduler.prealloc_queue.values()), pop_preallocated()
             taken = [req for req, _ in found]
             left = [req for req in queue if req not in taken]

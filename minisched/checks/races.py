@@ -80,6 +80,7 @@ def find_pairs(order: PlayedOrder) -> list[AccessPair]:
     freed: defaultdict[str, SpanMap] = defaultdict(SpanMap)
 
     def note(kind: str, first: Done, second: Done, cells: Span) -> None:
+        """Record a pair of accesses to ``cells``."""
         key = kind, first.when, second.when
         found.setdefault(key, AccessPair(kind, first, second, [])).cells.append(cells)
 

@@ -90,6 +90,7 @@ def compare(
         on = [""]
 
         def hear(loop: str, output: Output) -> None:
+            """Show the progress of a loop's tokens."""
             if on[0] != loop:
                 work.at(f"{loop}: {tokens} tokens", tokens)
                 on[0] = loop

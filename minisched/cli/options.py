@@ -122,6 +122,7 @@ def with_options(command: Callable[..., int | None]) -> Callable[..., int | None
 
     @wraps(command)
     def call(**values: Any) -> int | None:
+        """Collect the options of each group, and run the command."""
         for name, (group, options) in groups.items():
             found = [(it.name, values.pop(it.name), it.default) for it in options]
             values[name] = group(**{key: value for key, value, empty in found if value != empty})
@@ -158,6 +159,7 @@ def option(
     default = usual if is_kept else [] if is_list else None
 
     def within(value: Any) -> Any:
+        """Refuse a value outside its limits."""
         if limits and value is not None and not limits[0] <= value <= limits[1]:
             least, most = limits
             upto = f"{most:g}" if isinstance(most, float) else most

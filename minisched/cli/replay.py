@@ -61,6 +61,7 @@ def replay(
     with work_progress(survey.requests) as work, log_if(log):
 
         def hear(output: Output) -> None:
+            """Count ended requests, and keep their errors."""
             if output.finish_reason is not None:
                 work.advance()
             if output.error:

@@ -44,6 +44,7 @@ def sweep(
     loops: list[str] = []
 
     def register(loop: str) -> str:
+        """Register a loop for the worker processes; return its name."""
         loops.append(loop)
         return add_loop(loop)
 

@@ -48,6 +48,7 @@ def to_chrome(trace: Trace) -> str:
     tids = {lane: tid for tid, lane in enumerate(lanes, PID + 10)}
 
     def place(lane: str, time: int) -> Event:
+        """Return the fields that place an event on its lane."""
         return {"pid": PID, "tid": tids[lane], "ts": _us(time)}
 
     events: list[Event] = []

@@ -43,6 +43,7 @@ def in_order(lanes: Iterable[str]) -> tuple[str, ...]:
     parts = (PAIR[0], "kv", PAIR[1])
 
     def rank(lane: str) -> tuple[object, ...]:
+        """Return the sort key of a lane."""
         part = lane.partition(" ")[0]
         on_device = (not is_forward(lane), not is_copy(lane)) if not is_host(lane) else ()
         return parts.index(part) if part in parts else 0, on_device, lane != "host", lane

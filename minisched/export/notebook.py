@@ -206,6 +206,7 @@ def excerpt(
     lines = [line.rstrip() for line in dedent("".join(source)).splitlines()]
 
     def line_with(words: str, start: int) -> int:
+        """Return the index of the first line from ``start`` that contains ``words``."""
         for at in range(start, len(lines)):
             if words in lines[at]:
                 return at

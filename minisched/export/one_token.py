@@ -157,6 +157,7 @@ def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
     """Return device, cell, and the way to the client."""
 
     def item(kind: str, since: int, until: int, label: str = "", step: str = "") -> LaneItem:
+        """Return an item of the token's way, cut to the picture."""
         start, stop = (min(max(time - way.start, 0), end) for time in (since, until))
         return LaneItem(kind, start, stop, label, step)
 

@@ -180,6 +180,7 @@ def in_dark_too(svg: str) -> str:
     inside = (0.0, 0.0, 0.0, 0.0)
 
     def keep(found: re.Match[str]) -> str:
+        """Mark a box with a look, and the words in it: their colours stay."""
         nonlocal inside
         said = dict(ATTRIBUTE.findall(found[0]))
         if found[1] == "rect" and said.get("fill") in MEANT:

@@ -84,6 +84,7 @@ def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
     }  # fmt: skip
 
     def event(name: str, since: int, until: int, item: int, **more: Field) -> StoryEvent:
+        """Return an event, with the fields of its slice."""
         return StoryEvent(name, since, until, by_id[item].lane, {**of_slice[item], **more})
 
     for item in trace.slices:

@@ -28,7 +28,7 @@ NAMES = {  # a cause, and the work or the wait of the device
     "other": "waits for something else",
     "ends": "idles at both ends",
     "work": "computes for requests",
-    "wasted": "computes without use",
+    "wasted": "computes a dropped token",
 }
 CAUSES = {  # of a bubble; without those that a loop names
     **dict.fromkeys((causes.HOST, causes.COPY, causes.HOST_WAIT, causes.BLOCKED), "host"),

@@ -30,6 +30,7 @@ def features_of(config: SchedulerConfig, model: Model, recorder: Recorder) -> li
     if codec is not None:
 
         def follow(strings: Sequence[str]) -> Callable[[int], bool]:
+            """Return the function that takes each token of a request."""
             return StopStrings(codec, strings, config.late_stop_strings).accept_token
 
         features.append(StopStringFeature(follow))

@@ -83,10 +83,12 @@ def serve(case: FidelityCase, rules: str, hear: Callable[[ScheduledStep], None])
     launched, lost = list[ScheduledStep](), dict.fromkeys(requests, 0)
 
     def watch(engine: Engine) -> None:
+        """Record every committed step of an engine."""
         is_unified = engine.scheduler.config.in_force.run_first == "unified"
         engine.scheduler.on_commit = lambda batch: launched.append(step_of(batch, is_unified))
 
     def look(engine: Engine) -> None:
+        """Record the requests that lost their lease in this turn."""
         gone = sorted(req.rid for req in requests if req.admission.retractions > lost[req])
         lost.update((req, req.admission.retractions) for req in requests)
         hear((launched.pop() if launched else NOTHING)._replace(retracted=tuple(gone)))
@@ -219,6 +221,7 @@ def smallest(found: ScheduleDifference, left: Side, right: Side) -> ScheduleDiff
     """Return the smallest case found in ``MOST_TRIALS`` in which both still differ."""
 
     def played(case: FidelityCase) -> ScheduleDifference | None:
+        """Run a case on both sides; return the first difference."""
         return part_ways(case, left(case), right(case))
 
     small = of_checks.smallest(found.case, simpler, lambda it: played(it) is not None, MOST_TRIALS)

@@ -261,6 +261,7 @@ class Original:
             import_module(name)
 
         def answer(question: dict[str, Any]) -> Answer:
+            """Run a case of the question, or measure its load."""
             if "case" in question:
                 driven: Driven = made(FidelityCase.from_json(question["case"]))
                 return {"schedule": driven.turns.play(driven.loop)}

@@ -199,6 +199,7 @@ def set_up() -> Any:
     beam = SimpleNamespace(pending_member_rows=lambda batch: 0)
 
     def make_allocator(num_slots: int, page_size: int) -> Any:
+        """Make SGLang's allocator of KV slots."""
         about = torch.float16, "cpu"
         if page_size == 1:
             return parts.token.TokenToKVPoolAllocator(num_slots, *about, None, False)
@@ -283,6 +284,7 @@ def set_up() -> Any:
             )  # fmt: skip
 
         def ingest_requests(self, stop_at_pause: bool = False) -> list[Any]:
+            """Receive the requests of the next turn."""
             is_done = all(req.finished() for req in self.reqs.values()) and not self.result_queue
             lost = {rid: req.retraction_count for rid, req in self.reqs.items()}
             for arrival in self.turns.begin(is_done, lost):
@@ -291,6 +293,7 @@ def set_up() -> Any:
             return []
 
         def run_batch(self, batch: Any) -> Any:
+            """Record a step, and return its tokens."""
             self.forward_ct += 1
             batch.forward_iter, batch.launch_ts = self.forward_ct, time.monotonic()
             ends = batch.seq_lens_cpu.tolist()
@@ -300,7 +303,7 @@ def set_up() -> Any:
             return make_result(torch.tensor(told, dtype=torch.int64))
 
         def maybe_send_health_check_signal(self) -> None:
-            pass
+            """Do nothing: there is no health check."""
 
     return Sglang
 

@@ -97,6 +97,7 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     forms = {"ring": ring, "pool": pool}
 
     def answer(question: Answer) -> Answer:
+        """Run a case of the question, or name the versions."""
         if "case" not in question:
             return {"ring": RING_VERSION, "pool": metadata.version("sglang")}
         case = RelayCase.from_json(question["case"])

@@ -167,6 +167,7 @@ def design(name: str = "", **fields: Any) -> Callable[[Loop], Loop]:
     """
 
     def register(run: Loop) -> Loop:
+        """Put a loop into the registry."""
         first = LOOPS.get(run.__name__)
         if first is None or first.run is not run:
             first = Design(run, **fields)
@@ -316,6 +317,7 @@ def line_of(turns: Iterator[Any]) -> Callable[[], int]:
     first = first_line(code) if code else 0
 
     def line() -> int:
+        """Return the loop's current line of source, or 0."""
         frame = getattr(turns, "gi_frame", None)
         return frame.f_lineno - first if frame else 0
 

@@ -359,6 +359,7 @@ def move(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
     """Return the weights on a device, plain, unless they are there; a tied head once."""
 
     def moved(weight: Any) -> Any:
+        """Return a weight on the device, or a tree of them."""
         if isinstance(weight, dict):
             return {name: [moved(part) for part in parts] for name, parts in weight.items()}
         if not isinstance(weight, Tensor) or weight.device == where:

@@ -157,6 +157,7 @@ def addresses(of: Mapping[str, int]) -> Iterator[None]:
     """Let requests hash by these addresses inside the block, instead of their real ones."""
 
     def address(req: Request) -> int:
+        """Return the address of a request."""
         return of[req.rid]
 
     Request.__hash__ = address  # type: ignore[assignment, method-assign]

@@ -151,6 +151,7 @@ def _calling(other: Callable[..., Any]) -> Any:
     """Return a function without free variables that calls another one."""
 
     def call(*args: Any, _other: Any = None, **options: Any) -> Any:
+        """Call the other function."""
         return _other(*args, **options)
 
     call.__kwdefaults__ = {"_other": other}

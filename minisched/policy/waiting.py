@@ -36,6 +36,7 @@ def lpm(matches: Matches, tree: RadixCache) -> list[Request]:
     last = deprioritized(matches, tree.page_size)
 
     def rank(item: tuple[Request, Match]) -> float:
+        """Return the sort key of a request."""
         req, match = item
         cached = min(len(match.pages) * tree.page_size, req.known_len - 1)
         return float("inf") if req in last else -cached
@@ -232,6 +233,7 @@ class WaitingQueue:
         num_added = self.num_added
 
         def heads() -> Iterator[Request]:
+            """Yield the first request again and again, until only later ones wait."""
             while (req := self.first()) is not None and req.admission.order < num_added:
                 yield req
                 if req in self:

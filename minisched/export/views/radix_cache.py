@@ -83,6 +83,7 @@ def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]
     """
 
     def first(name: str, since: int = 0) -> list[int]:
+        """Return the first time of a change of that name, from ``since`` on."""
         found = (time for time, marks in changes.items()
                  if time >= since and any(mark.name == name for mark in marks))  # fmt: skip
         return [*found][:1]

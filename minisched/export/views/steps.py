@@ -69,6 +69,7 @@ def led_to(trace: Trace) -> Callable[[Mark], int]:
     prepares = sorted((item.start, item.step) for item in trace.slices if item.name == "prepare")
 
     def step(mark: Mark) -> int:
+        """Return the step that was prepared next after a mark."""
         at = bisect_left(prepares, (mark.time, 0))
         return prepares[at][1] if at < len(prepares) else 0
 
