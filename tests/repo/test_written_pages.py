@@ -346,3 +346,20 @@ def test_clearing_mlx_s_cache_saves_what_the_page_says(tmp_path: Path) -> None:
     assert said
     for every, figure in zip(most, said.groups(), strict=True):
         assert most[every] / 2**20 == pytest.approx(int(figure), rel=0.3)
+
+
+# -- beside_the_guides.md: the guide's targets for monitoring --------------------------------------
+
+
+def test_token_usage_and_running_requests_do_not_show_a_loss_of_time(cli: Any) -> None:
+    heads = "--kv-tokens", "highest token usage", "highest #running-req", "time"
+    table = next(
+        table for table in tables("lessons/site/docs/beside_the_guides.md")
+        if tuple(cell.strip("`") for cell in table[0]) == heads
+    )  # fmt: skip
+    for kv_tokens, usage, running, time in table[1:]:
+        _, out, err = cli(f"run --requests 32 --kv-tokens {kv_tokens} --log")
+        usages = [float(it) for it in re.findall(r"token usage: ([0-9.]+)", out + err)]
+        counts = [int(it) for it in re.findall(r"#running-req: ([0-9]+)", out + err)]
+        assert (f"{max(usages):.0%}".replace("%", " %"), str(max(counts))) == (usage, running)
+        assert f", {time};" in out
