@@ -77,6 +77,11 @@ class Watched:
         if isinstance(engine.scheduler, DecodeScheduler):
             self.listen_to_reservations(engine.scheduler)
 
+    @property
+    def step(self) -> int:
+        """Return the number of the last step committed."""
+        return self.scheduler.leases.launched_step
+
     def listen(self) -> None:
         """Wrap the callbacks for arrivals, decisions and retractions."""
         scheduler, retraction = self.scheduler, self.scheduler.retraction
@@ -106,7 +111,7 @@ class Watched:
             asked = [req.rid for req in scheduler.waiting_queue]
             again = self.judged(lambda: chain(batch))
             self.keep("progress", (f"{rid} waits, and is not asked whether it may be in step "
-                                   f"{scheduler.step}" for rid in asked))  # fmt: skip
+                                   f"{self.step}" for rid in asked))  # fmt: skip
             return again
 
         def committed(prompts: Work, decodes: list[Request]) -> ScheduleBatch:
@@ -146,7 +151,7 @@ class Watched:
         self.keep("progress", self.lost_sight_of())
         if batch and (in_flight := scheduler.batches_in_flight) > self.depth:
             self.keep("progress", [
-                f"with step {scheduler.step} there are {in_flight} steps in flight, but the loop "
+                f"with step {self.step} there are {in_flight} steps in flight, but the loop "
                 f"has at most {self.depth}"
             ])  # fmt: skip
         decision.came_to(batch)
@@ -175,7 +180,7 @@ class Watched:
             known |= {*scheduler.unanswered.values()}
         for req in scheduler.live.values():
             if req not in known:
-                yield f"{req.rid} has not ended, but neither waits nor runs after {scheduler.step}"
+                yield f"{req.rid} has not ended, but neither waits nor runs after {self.step}"
 
     def listen_to_reservations(self, scheduler: DecodeScheduler) -> None:
         """Wrap the reservation of pages on the decode side of ``pd``: first come, first served."""
@@ -381,7 +386,7 @@ class Decision:
 
     @property
     def _not(self) -> str:
-        some, step = self.prompts or self.decodes, self.scheduler.step
+        some, step = self.prompts or self.decodes, self.watched.step
         return f"is not in step {step}" if some else f"nothing runs after step {step}"
 
     # -- order -------------------------------------------------------------------------------------
@@ -400,7 +405,7 @@ class Decision:
 
     def out_of_order(self) -> Iterator[str]:
         """Yield the requests that are in the step before others, wrongly, after ``left_out``."""
-        step, policy = self.scheduler.step, self.config.schedule_policy
+        step, policy = self.watched.step, self.config.schedule_policy
         for one, other in pairwise(self.decodes):
             if self.running.index(one) > self.running.index(other):
                 yield f"{one.rid} is in step {step} before {other.rid}, which ran before it"
@@ -438,7 +443,7 @@ class Decision:
             rule = f"with {outputs} and a prompt of {many(len(named.prompt), 'token')}"
             if req is not named and loss.get(req) == loss[named]:
                 rule += ", too, and began to decode last"
-        victim = f"after step {scheduler.step} {req.rid} is retracted"
+        victim = f"after step {self.watched.step} {req.rid} is retracted"
         if req is not named:
             yield f"{victim}, but the rule names {named.rid}, {rule}"
         asks = [
@@ -459,7 +464,7 @@ class Decision:
 
     def not_lower(self, req: Request) -> Iterator[str]:
         """Yield what is wrong with a retraction of ``req`` for a request of higher priority."""
-        step = self.scheduler.step
+        step = self.watched.step
         victim = f"after step {step} {req.rid} (priority {req.priority}) is preempted"
         heads = [one for one in self.waiting if one.lease is None]
         highest = max(heads, key=lambda one: one.priority)

@@ -1,14 +1,13 @@
 """The nouns: a request, the lease it holds, and the batch that a step runs."""
 
 from .batch import (
-    ForwardMode,
-    NoBatch,
     Output,
     Outputs,
     Result,
     Row,
     ScheduleBatch,
 )
+from .forward_mode import ForwardMode, NoBatch
 from .logprobs import Logprobs, TokenLogprob
 from .part import FinishReason, RequestPart
 from .request import Lease, Request

@@ -11,34 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from .forward_mode import ForwardMode
 from .logprobs import Logprobs
 from .part import FinishReason
 from .request import Lease, Request
-
-
-class ForwardMode(Enum):
-    """The work of a batch (SGLang ``model_executor/forward_batch_info.py``)."""
-
-    EXTEND = "extend"  # prompts, or chunks of them
-    DECODE = "decode"  # one token a row
-    MIXED = "mixed"  # prompts first, then rows that decode
-    TARGET_VERIFY = "target verify"  # the last token and its drafts, in each row
-    DRAFT_EXTEND = "draft extend"  # the draft model computes what the target has settled
-    IDLE = "idle"  # nothing
-
-
-class NoBatch(Enum):
-    """Why ``next_batch`` gave no batch. Both are false, so a loop may write ``if batch:``."""
-
-    WAIT = "wait"  # only results in flight can help
-    IDLE = "idle"  # there is no request at all
-
-    def __bool__(self) -> Literal[False]:
-        return False
 
 
 class Row(NamedTuple):

@@ -121,10 +121,7 @@ class SimDevice(Device):
 
     @contextmanager
     def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
-        """Spend ``cost``; ops that end meanwhile take effect; then the body runs.
-
-        After the body, spend the delay of the machine after this phase. Yield the slice's id.
-        """
+        """Spend ``cost``, run the body, spend the machine's delay. Yield the slice's id."""
         start, slice_id = self.time, self.recorder.new_id()
         self.work(cost)
         self.record("host", phase, start, label, slice_id)

@@ -21,13 +21,13 @@ The consequences:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..scheduler.verify import accepted_tokens
 from ..worker import Step
 from .design import OTHERS, design
+from .grammar_barrier import advance_pending_grammar
 
 # SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
 # leave tokens, drafts and lengths on the device for the next step.
@@ -119,19 +119,3 @@ def is_disable_overlap_for_batch(
     if batch and engine.scheduler.config.speculative_algorithm and not supports_grammar_overlap:
         return engine.missing_history(batch)
     return ""
-
-
-def advance_pending_grammar(engine: Engine, result_queue: Iterable[Step]) -> None:
-    """Build the masks of the newest step, and launch its sampling, before its turn goes on.
-
-    This is the grammar barrier inside ``verify`` (SGLang ``scheduler.py:_advance_pending_grammar``,
-    ``speculative/eagle_worker_common.py``). The forward pass of the step is launched. Meanwhile the
-    host waits for the results before it, which are still in the queue, and advances the grammars
-    over their tokens. The results are processed later, in their usual place.
-    """
-    *pending, step = result_queue
-    newest: dict[str, Sequence[int]] = {}
-    for before in pending:
-        newest |= accepted_tokens(before.batch, engine.wait_for(before))
-    engine.update_vocab_mask(step, newest)
-    engine.launch_batch_sample_if_needed(step)

@@ -61,7 +61,8 @@ def overlap_thread(engine: Engine, delay_sample: bool = False) -> Iterator[Sched
         current: FutureStep | None = None
         if batch:
             waits = engine.must_delay_sample(batch) or delay_sample
-            current = client.forward_batch_generation(batch, waits or engine.has_history(batch))
+            has_history = any(feature.has_history(batch) for feature in batch.features)
+            current = client.forward_batch_generation(batch, waits or has_history)
             result_queue.append(current)
             if not (waits and last_batch):  # without a last batch it is the original's DUMMY_FIRST
                 client.set_next_batch_sampling_info_done(current)

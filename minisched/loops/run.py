@@ -152,7 +152,7 @@ def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
     since = monotonic()
     while not engine.is_done:
         take_turn(turns)
-        now = scheduler.step, scheduler.batches_in_flight, len(scheduler.live)
+        now = scheduler.leases.launched_step, scheduler.batches_in_flight, len(scheduler.live)
         if now != before:
             empty, before, since = 0, now, monotonic()
         elif (empty := empty + 1) % MOST_EMPTY == 0 and (

@@ -76,11 +76,6 @@ class Scheduler:
             feature.attach(self)
 
     @property
-    def step(self) -> int:
-        """Return the number of the last step committed; the first is 1."""
-        return self.leases.launched_step
-
-    @property
     def batches_in_flight(self) -> int:
         """Return the number of steps without a processed result."""
         return self.leases.launched_step - self.leases.returned_step

@@ -37,15 +37,14 @@ from ..relay.base import Relay
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
 
-# -- A step: all that is kept of a batch between its commit and its result -------------------------
+# -- A step ----------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
 class Step:
-    """A batch on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
+    """A batch from its commit to its result (SGLang ``managers/utils.py:GenerationBatchResult``).
 
-    Its ops give handles, not values. A step whose sampling is delayed has neither tokens nor a copy
-    yet.
+    Its ops give handles, not values. While its sampling is delayed, it has no tokens and no copy.
     """
 
     batch: ScheduleBatch
@@ -69,7 +68,7 @@ class Step:
 
     @property
     def num_outputs(self) -> int:
-        """Return the number of integers that it leaves in its output buffer."""
+        """Return the number of integers in its output buffer."""
         return len(self.batch.reqs)
 
     def result(self) -> Result:
@@ -102,7 +101,7 @@ class Step:
         return result
 
     def others(self) -> Iterable[Op]:
-        """Return the ops whose errors fail the step, besides sample and copy."""
+        """Return the ops besides sample and copy with errors that fail the step."""
         return ()
 
     def split(self, result: Result) -> Result:
@@ -215,12 +214,11 @@ class Worker(Generic[S]):
         """Queue the copies that the forward pass needs besides the flat batch."""
 
     def record_batch_in_overlap(self, inputs: ForwardBatch) -> None:
-        """Keep a batch's tensors alive as long as the device may still read them (SGLang's name).
+        """Keep the tensors of the newest batches alive (SGLang's name).
 
-        A tensor belongs to the stream on which it was made. When the last reference on the host
-        goes, its memory is handed out again, although another stream may still read it (SGLang
-        #18744, #2070). So the newest batches stay referenced. The host has the result of each batch
-        that leaves the buffer, so its ops have ended.
+        When the last reference on the host is gone, the memory of a tensor is allocated again,
+        although another stream may still read it (SGLang #18744, #2070). The ops of a batch that
+        leaves the buffer have ended, because the host has its result.
         """
         self.touches.follow(inputs)
         self.batch_record_buf.append(inputs)
@@ -267,8 +265,8 @@ class Worker(Generic[S]):
     ) -> Op:
         """Launch one op on a stream. ``run`` gets the value of each op among ``args``.
 
-        ``after`` is an arrow of the trace: its kind, and the op at which it starts. ``mode``
-        replaces the mode of the step in the op's label.
+        ``after`` is the kind and the source of an arrow in the trace. ``mode`` replaces the mode of
+        the step in the op's label.
         """
         op: Op = on.launch(
             run, *args, name=name, cost=cost, touches=touches,
@@ -333,10 +331,7 @@ class Worker(Generic[S]):
         return inputs
 
     def sample(self, logits: Array, inputs: ForwardBatch, buffer: int) -> Array:
-        """Return tokens [num_samples], on the device.
-
-        They are also left in the relay and, with marks, in the output buffer.
-        """
+        """Return tokens [num_samples], on the device; leave them in relay and output buffer too."""
         tokens = self.choose(logits, inputs, buffer)
         self.relay.store_to_map(inputs.future_slots, tokens)
         return tokens

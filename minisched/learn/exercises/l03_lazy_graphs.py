@@ -169,7 +169,7 @@ def _after_a_turn(engine: Engine, pending: Step, given: Any) -> Step | None:
     if given is not None and not isinstance(given, Step):
         kind = type(given).__name__
         raise Mistake(f"`turn` gave back a {kind}, but it must give the step it launched, or None")
-    newest, in_flight = engine.scheduler.step, engine.scheduler.batches_in_flight
+    newest, in_flight = engine.scheduler.leases.launched_step, engine.scheduler.batches_in_flight
     if in_flight == 2 or (in_flight and newest == pending.batch.step):
         raise Mistake(f"`turn` never processed `pending`, which was step {pending.batch.step}")
     if in_flight and given is None:
