@@ -8,10 +8,9 @@ state in up to three places::
     RequestPart    one for a request     in ``Request.parts`` (``part.py``), made by ``part_of``
     StepPart       one for a step        in ``Step.parts``, made by ``step_part`` at the layout
 
-A plain request has no parts, a plain batch no ``features``, and a plain step no parts. So each hook
-is a loop over an empty tuple, and a plain step runs no line of any feature. A capability that
-replaces a part of a step is a subclass instead, next to the design that needs it: drafts
-(``worker/verify.py``), uploads (``loops/mini.py``), pipelines (``loops/vllm_pp.py``).
+A plain request, batch or step has none of these, so each hook is a loop over an empty tuple. A
+capability that replaces a part of a step is a subclass instead, next to the design that needs it:
+drafts (``worker/verify.py``), uploads (``loops/mini.py``), pipelines (``loops/vllm_pp.py``).
 """
 
 from __future__ import annotations

@@ -61,11 +61,9 @@ def overlap(
     A settled step takes max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A cell of the
     FutureMap belongs to a token in a ring of them, or, since #25862, to a row of the request table.
 
-    ``disable_consecutive_prefill_overlap``: see ``is_disable_overlap_for_batch``. ``delay_sample``:
-    every batch is sampled late (the original does so wherever there is a grammar, even if the host
-    knows all of its tokens). ``enable_skip_finishing_decode`` is on since 0.5.23; off, it is the
-    loop of 0.5.21, which foresees no end by length (``overrun`` 1). ``supports_grammar_overlap`` is
-    on since 0.5.17 (#31488): a step with drafts and a grammar overlaps.
+    ``delay_sample`` samples every batch late; the original does so for each grammar, even if the
+    host knows all tokens. ``enable_skip_finishing_decode`` (since 0.5.23) foresees a length stop.
+    ``supports_grammar_overlap`` (since 0.5.17, #31488) overlaps a step with drafts and a grammar.
     """
     engine.scheduler.decode.overrun = 0 if enable_skip_finishing_decode else 1
     result_queue: deque[Step] = deque()
@@ -106,12 +104,11 @@ def is_disable_overlap_for_batch(
 ) -> str:
     """Return why the last result must be processed before ``batch`` is launched, or nothing.
 
-    SGLang ``managers/scheduler.py:is_disable_overlap_for_batch`` has two reasons. A prefill follows
-    a prefill and the option is set (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first
-    tokens are sent sooner. Or a decode batch has drafts and a grammar, and its algorithm does not
-    overlap with a grammar. Since #31488 that is only NGRAM, which this loop refuses. The others
-    draft on the device, and ``advance_pending_grammar`` is their barrier. (SGLang does not check
-    that the last token is in flight; its penalties are one token late.)
+    SGLang (``managers/scheduler.py``) has two reasons. A prefill follows a prefill and the option
+    is set (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens are sent sooner. Or a
+    decode batch has drafts and a grammar, and its algorithm does not overlap with a grammar. Since
+    #31488 that is only NGRAM, which this loop refuses. (SGLang does not check that the last token
+    is in flight; its penalties are one token late.)
     """
     if batch and batch.num_extend_reqs:
         follows_prefill = bool(last_batch and last_batch.num_extend_reqs)

@@ -29,7 +29,7 @@ from minisched.export.views.mixed_chunk import scene as mixed_chunk_scene
 from minisched.export.views.page_allocator import scene as page_allocator_scene
 from minisched.export.views.radix_cache import box_of, changes_of, choose
 from minisched.export.views.steps import forwards_of, opening
-from minisched.memory.pool import PageAllocator, ReqToTokenPool
+from minisched.memory import PageAllocator, ReqToTokenPool
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
 from tests.support import Forms, drawn_run, forms_of, many, read_timing

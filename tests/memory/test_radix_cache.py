@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minisched.core import Lease, Request, Result, SamplingParams
-from minisched.memory.pool import OwnershipError, PageAllocator, ReqToTokenPool
+from minisched.memory import OwnershipError, PageAllocator, ReqToTokenPool
 from minisched.memory.radix_cache import POLICIES, RadixCache, TreeNode
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.wiring import TREES
