@@ -50,13 +50,6 @@ def test_a_profile_gets_an_answer(door: Door, tmp_path: Path, profile: Path) -> 
     assert answer.first.startswith(f"{profile.name}: ") and "overlaps?" in answer.out
 
 
-def test_no_step_and_an_empty_step_are_the_same(door: Door, tmp_path: Path) -> None:
-    """An option whose default is empty stays as the function declares it: ``""``, and not None."""
-    shutil.copyfile(PROFILES[0], tmp_path / "profile.json.gz")
-    without = door("minisched check profile.json.gz")
-    assert without.code == 0 and without == door("minisched check profile.json.gz --step ''")
-
-
 def test_a_recorded_run_gets_four_answers(door: Door) -> None:
     answer = door("minisched check out/overlap.json")
     assert (answer.code, answer.first) == (
@@ -92,20 +85,3 @@ def test_a_loop_of_ones_own_is_compared_and_run(door: Door, tmp_path: Path) -> N
     compared = door("minisched compare --loops mine.py:one_ahead --json")
     assert compared.code == 0 and json.loads(compared.out)["identical"]
     assert door("minisched run --loop mine.py:one_ahead --max-new-tokens 4").code == 0
-
-
-@pytest.mark.parametrize(("name", "text"), [
-    ("deep.json", "[" * 100_000),
-    ("empty.json", ""),
-    ("no_steps.json", "{}"),
-    ("mine.py", "def loop(engine):\n    return 3\n"),
-    ("missing.json", None),
-])  # fmt: skip
-def test_what_can_not_be_checked_is_one_sentence(
-    door: Door, tmp_path: Path, name: str, text: str | None
-) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    answer = door(f"minisched check {'--loop ' * name.endswith('.py')}{name}")
-    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-    assert name in answer.err
