@@ -175,7 +175,7 @@ def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]
 @ON_BOTH
 @pytest.mark.parametrize("kind", FEW_KINDS)
 @given(data=st.data())
-@settings(max_examples=many(3, 12))
+@settings(max_examples=many(3, 9))
 def test_a_llama_is_exact_to_the_bit(
     kind: str, device: str, data: st.DataObject, subjects: Callable[..., Any]
 ) -> None:
