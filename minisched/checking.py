@@ -299,7 +299,7 @@ def unknown_told(tally: CaseTally) -> Iterator[str]:
         yield f"? {reason}: {law} is not judged in {many(count, 'case')}."
 
 
-LAW_HEADS = ("", "law", ">held", "what it says")
+LAW_HEADS = ("", "law", ">held", "its sentence")
 
 
 def law_rows(tally: CaseTally) -> Iterator[tuple[str, str, str, str]]:

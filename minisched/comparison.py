@@ -258,7 +258,7 @@ def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> s
     """Write the cost of a loop's waits: how long its devices idled, and why."""
     named = {why: f"{many(count, 'wait')} for {why}" for why, count in waits.items()}
     reasons = {why: f"in {words}" for why, words in named.items()}
-    reasons |= {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
+    reasons |= {HOST: "because of the host's ordinary work", ARRIVAL: "with no request to serve"}
     parts = [f"{rounded_ms(lost[why])} {words}" for why, words in reasons.items() if lost[why]]
     time = f"{rounded_ms(sum(lost.values()))} of device time: {', '.join(parts)}"
     sentence = f"{loop} lost {time if parts else 'no device time'}."

@@ -46,7 +46,7 @@ def guarded_output() -> Iterator[None]:
     if sys.stderr is None:  # otherwise prints to it would go to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        raise SystemExit(complain("stdout is closed, so nothing can be said.", BAD_INPUT))
+        raise SystemExit(complain("stdout is closed, so there is no output.", BAD_INPUT))
     out, err = Heard(sys.stdout, "stdout"), Heard(sys.stderr, "stderr")
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
     try:

@@ -60,7 +60,7 @@ UNPACKED = setting(
 )
 MODEL_HELP = "hash, smollm2, a directory, or a Hugging Face id."
 DTYPE_HELP = (
-    "What a real model computes in: auto (bfloat16 where the checkpoint is in bfloat16, else "
+    "The numbers of a real model: auto (bfloat16 if the checkpoint is in bfloat16, otherwise "
     "float32), float32, bfloat16; float64 on thread and cuda."
 )
 PROFILE_HELP = f"{', '.join(PROFILES)}, or a file of calibrate."
@@ -237,7 +237,7 @@ class WorkloadOptions(OptionGroup):
     host_work: float = setting(
         0.0, "Milliseconds of host work to add to each step.", least=0, most=60_000
     )
-    profile: str | None = setting(None, f"What steps cost on sim: {PROFILE_HELP}")
+    profile: str | None = setting(None, f"The cost of steps on sim: {PROFILE_HELP}")
 
     def check(self) -> None:
         """Refuse options that exclude each other."""

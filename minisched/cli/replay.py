@@ -39,7 +39,7 @@ def replay(
         "perhaps in gzip."
     ),
     loop: str | None = setting(None, "The loop, or FILE.py:NAME; overlap."),
-    profile: str = setting(DEFAULT_PROFILE, "What steps cost: " + PROFILE_HELP),
+    profile: str = setting(DEFAULT_PROFILE, "The cost of steps: " + PROFILE_HELP),
     requests: int | None = setting(None, "How many, the first; all.", least=1, most=100_000_000),
     skip_empty: bool = setting(False, "Leave out requests with an empty prompt or answer."),
     unpacked_mib: int = UNPACKED,

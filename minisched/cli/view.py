@@ -17,7 +17,7 @@ from .options import setting
 
 
 def view(
-    topic: str = typer.Argument(help="What to show: " + ", ".join(TOPICS) + ", or a loop by name."),
+    topic: str = typer.Argument(help="The topic: " + ", ".join(TOPICS) + ", or a loop by name."),
     trace: Path = typer.Argument(help="A recorded run, such as traces/prefill.json."),
     form: str = setting("svg", "svg, puml (PlantUML) or text."),
     part: str = setting(
@@ -25,7 +25,9 @@ def view(
         "A loop's picture: timing (the default), sequence or steps; vllm_batch_queue also has "
         "queue, and mindie_placeholder has ledger.",
     ),
-    out: str | None = setting(None, "A file, or - for stdout, as for text; else TOPIC.FORM."),
+    out: str | None = setting(
+        None, "A file, or - for stdout; text goes to stdout, a picture to TOPIC.FORM."
+    ),
 ) -> None:
     """Draw one topic's picture of a recorded run: the radix tree, the budget, the running set.
 

@@ -56,7 +56,7 @@ def test_a_full_disk_ends_a_command(cli: Any, monkeypatch: MonkeyPatch, line: st
 
 @pytest.mark.parametrize(("line", "ends", "code", "said"), [
     ("presets", "| true", NOBODY_READS, b""),
-    ("presets", ">&-", BAD_INPUT, b"minisched: stdout is closed, so nothing can be said.\n"),
+    ("presets", ">&-", BAD_INPUT, b"minisched: stdout is closed, so there is no output.\n"),
     # ``logging`` would print a traceback for every line and go on
     ("run --log --requests 1", "2>&1 >/dev/null | true", NOBODY_READS, b""),
 ])  # fmt: skip
