@@ -37,10 +37,7 @@ class Deadlock(RuntimeError):
 
 
 class SimDevice(Device):
-    """The clock, the heap of future events, and the streams.
-
-    With ``built_by_host``, set before its first use, it imitates such a device.
-    """
+    """The clock, the heap of future events, and the streams."""
 
     name = "sim"
     clock = "virtual"

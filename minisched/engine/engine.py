@@ -151,10 +151,9 @@ class Engine:
     # -- sampling that has to wait
 
     def missing_history(self, batch: ScheduleBatch, steps_ahead: int = 0) -> str:
-        """Return in one word why the sampling of a step has to wait; empty if it need not.
+        """Return in one word why the sampling of a requests' newest step has to wait, or nothing.
 
-        The step must be the newest one of its requests. With ``steps_ahead`` the answer is about a
-        step that many steps later.
+        With ``steps_ahead`` the answer is about a step that many steps later.
         """
         reasons = (item.missing_history(batch, steps_ahead) for item in batch.features)
         return next(filter(None, reasons), "")
@@ -234,8 +233,6 @@ class Engine:
 
     def on_idle(self) -> None:
         """If nothing runs, look for memory leaks and sleep until the next request arrives.
-
-        SGLang ``managers/scheduler.py:self_check_during_idle``.
 
         Raises:
             MemoryLeak: there is one.

@@ -61,9 +61,11 @@ def overlap(
     A settled step takes max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A cell of the
     FutureMap belongs to a token in a ring of them, or, since #25862, to a row of the request table.
 
-    ``delay_sample`` samples every batch late; the original does so for each grammar, even if the
-    host knows all tokens. ``enable_skip_finishing_decode`` (since 0.5.23) foresees a length stop.
-    ``supports_grammar_overlap`` (since 0.5.17, #31488) overlaps a step with drafts and a grammar.
+    ``disable_consecutive_prefill_overlap``: see ``is_disable_overlap_for_batch``. ``delay_sample``:
+    every batch is sampled late (the original does so for each grammar, even if the host knows all
+    tokens). ``enable_skip_finishing_decode`` (since 0.5.23): an end by length is foreseen; off, it
+    wastes a row (``overrun`` 1). ``supports_grammar_overlap`` (since 0.5.17, #31488): a step with
+    drafts and a grammar overlaps.
     """
     engine.scheduler.decode.overrun = 0 if enable_skip_finishing_decode else 1
     result_queue: deque[Step] = deque()

@@ -61,8 +61,7 @@ def overlap_thread(engine: Engine, delay_sample: bool = False) -> Iterator[Sched
         current: FutureStep | None = None
         if batch:
             waits = engine.must_delay_sample(batch) or delay_sample
-            has_history = any(feature.has_history(batch) for feature in batch.features)
-            current = client.forward_batch_generation(batch, waits or has_history)
+            current = client.forward_batch_generation(batch, waits)
             result_queue.append(current)
             if not (waits and last_batch):  # without a last batch it is the original's DUMMY_FIRST
                 client.set_next_batch_sampling_info_done(current)
@@ -114,12 +113,12 @@ class TpModelWorkerClient:
 
     # -- the scheduler's side
 
-    def forward_batch_generation(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
+    def forward_batch_generation(self, batch: ScheduleBatch, waits: bool) -> FutureStep:
         """Put a batch into the input queue; return before any op of it is launched."""
         engine, signal, number = self.engine, self.device.signal, batch.step
         step, cost = self.worker.step_class(batch), engine.cost
         future = FutureStep(step, signal(f"sync_event {number}"), signal(f"launch_done {number}"))
-        if needs_mask:
+        if waits or any(feature.has_history(batch) for feature in batch.features):
             future.sampling_info_done = signal(f"sampling_info_done {number}")
         self.input_queue.wait(future.sync_event)
         launched = self.input_queue.launch(

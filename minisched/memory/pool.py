@@ -192,6 +192,11 @@ class LeasePool:
             self.cache.dec_lock_ref(lease.node)
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
+    def retire(self, lease: Lease, pages: list[int]) -> None:
+        """Free pages of an open lease once no step can read them: its row lists the cache's."""
+        self.retired.add(lease, pages)
+        self.free_retired()
+
     def free_retired(self) -> None:
         """Free the retired pages that no launched step can read."""
         returned = self.launched_step if self.may_free is at_once else self.returned_step

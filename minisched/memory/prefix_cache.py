@@ -155,8 +155,7 @@ class PrefixCache:
         if duplicates:
             lease.pages[:num_pages] = pages
             lease.sent_pages = min(lease.sent_pages, lease.shared_pages)
-            self.leases.retired.add(lease, duplicates)
-            self.leases.free_retired()
+            self.leases.retire(lease, duplicates)
         cache.move_lock(lease.node, insertion.node)
         lease.node, lease.shared_pages = insertion.node, num_pages
 

@@ -226,10 +226,7 @@ class Worker(Generic[S]):
     # -- host: the ops of a step
 
     def launch(self, step: S, launched_by: int = 0, delay_sample: bool = False) -> None:
-        """Queue a step's ops, or with ``delay_sample`` only its forward pass; return immediately.
-
-        ``launched_by`` is the id of the host's slice.
-        """
+        """Queue a step's ops and return; with ``delay_sample`` queue only its forward pass."""
         first = len(step.launched)
         self.launch_forward(step)
         if launched_by:
