@@ -140,7 +140,11 @@ SCRIPTS = [
     for path in (PACKAGE / folder.replace(".", "/")).glob("*.py")
     if re.search(r"serve\((ORIGINAL\.)?start\)", path.read_text("utf-8"))
 ]  # fmt: skip
-OURS = ("minisched.bench.peers.ours", "minisched.fidelity.mini_sglang")  # runs beside SGLang
+OURS = (
+    "minisched.bench.peers.ours",
+    "minisched.fidelity.mini_sglang",  # it and the next run in SGLang's environment
+    "minisched.fidelity.sglang_future_map",
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
