@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from minisched.export.golden import draw, trace_of
 from minisched.topics import SAME_PICTURE, TOPICS, view_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,17 @@ def test_every_topic_is_complete_and_some_lesson_teaches_it() -> None:
         header = re.search(r"^#\s+topics: \[(.*)\]$", path.read_text("utf-8"), re.M)
         taught |= {*re.findall(r"\w+", header[1] if header else "")}
     assert taught == set(TOPICS)
+
+
+def test_the_slices_of_a_run_without_a_picture_are_those_of_the_picture_that_is_kept() -> None:
+    pairs = {name: like for name, like in SAME_PICTURE.items() if name in TOPICS}
+    assert pairs.keys() == {"mindie_plugin", "mindie_single", "mini_overlap"}
+    for name, like in pairs.items():
+        own, other = (
+            re.findall("<title>(.*?)</title>", draw(topic, trace_of(topic)))
+            for topic in (name, like)
+        )
+        assert [title.replace(name, like) for title in own] == other and len(other) > 20
 
 
 # -- layers ----------------------------------------------------------------------------------------
