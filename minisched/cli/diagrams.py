@@ -36,7 +36,8 @@ def diagrams(
         return complain(str(error), BAD_INPUT)
     count = f"{len(checked)} files"
     for name in stale:
-        print(f"{name} {'is stale' if check else 'was written'}")
+        made_by = f"; `{golden.command_for(name)}` makes it" if golden.is_hashed(name) else ""
+        print(f"{name} {'is stale' if check else 'was written'}{made_by}")
     if not check:
         print(f"{count} generated, {len(stale)} of them changed")
     elif stale:

@@ -1,4 +1,4 @@
-"""``minisched view``: a recorded run as one topic's picture."""
+"""``minisched view``: a recorded run, or a topic's own small one, as one topic's picture."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from pathlib import Path
 
 import typer
 
-from ..export.native import read_recorded
+from ..export.native import read_recorded, to_json
+from ..export.recipes import RECIPES, trace_of
 from ..export.scene_text import LEAST
-from ..export.views import FORMS, NothingToShow, draw, parts_of
+from ..export.views import NothingToShow, draw, parts_of
 from ..topics import TOPICS
 from ..trace.files import write_whole
 from .layout import columns
 from .options import setting
 
+SUFFIXES = {"svg": ".svg", "puml": ".puml", "text": ".txt", "json": ".json"}
+
 
 def view(
     topic: str = typer.Argument(help="The topic: " + ", ".join(TOPICS) + ", or a loop by name."),
-    trace: Path = typer.Argument(help="A recorded run, such as traces/prefill.json."),
-    form: str = setting("svg", "svg, puml (PlantUML) or text."),
+    trace: Path | None = typer.Argument(
+        None, help="A recorded run, such as out/overlap.json; without one, the topic's own run."
+    ),
+    form: str = setting("svg", "svg, puml (PlantUML), text, or json: the topic's own run itself."),
     part: str = setting(
         "",
         "A loop's picture: timing (the default), sequence or steps; vllm_batch_queue also has "
@@ -31,17 +36,30 @@ def view(
 ) -> None:
     """Draw one topic's picture of a recorded run: the radix tree, the budget, the running set.
 
+    Each topic has a small run of its own, which shows the idea.
+
     A loop has three: work over time (timing), messages in order (sequence), and
     step under step (steps).
     """
     parts_of(topic)  # an unknown topic raises ValueError
-    if form not in FORMS:
-        raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
-    suffix = {"svg": ".svg", "puml": ".puml", "text": ".txt"}[form]
+    if form not in SUFFIXES:
+        raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(SUFFIXES)}.")
+    suffix = SUFFIXES[form]
     if out is not None and Path(out).suffix not in ("", suffix):
         raise ValueError(f"--out is {out!r}, but with --form {form} it must end in {suffix}.")
+    if trace is None and topic not in RECIPES:
+        raise ValueError(f"view {topic} needs a recorded run: only a topic has a run of its own.")
+    if form == "json" and (trace or part):
+        other = "a recorded run" if trace else "--part"
+        raise ValueError(
+            f"--form json writes a topic's own run, so it cannot be used with {other}."
+        )
     try:
-        drawn = draw(topic, read_recorded(trace).trace, form, part, max(LEAST, columns()))
+        shown = read_recorded(trace).trace if trace else trace_of(topic)
+        if form == "json":
+            drawn = to_json(shown)
+        else:
+            drawn = draw(topic, shown, form, part, max(LEAST, columns()))
     except NothingToShow as error:
         raise ValueError(f"{trace} can't be shown as {topic}: {error}") from error
     name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic

@@ -1,10 +1,12 @@
 """The generated files of the repository: their sources, and whether they are stale.
 
 Golden traces and their views (``traces/``), the diagrams and the tables of a few pages, all from
-small workloads on the simulated device: the same code gives the same bytes. A diagram is a text
-(``NAME.puml``) and a picture (``NAME.svg``). The project draws the picture of a scene, PlantUML
-all others. PlantUML's picture ends in a line with the hash of its text, so a stale one shows
-without a renderer. ``minisched diagrams`` is the command (``cli/diagrams.py``).
+small workloads on the simulated device: the same code gives the same bytes. A trace or a view that
+no page shows is kept as one line of ``traces/hashes.txt``: its hash, and the command that makes it.
+
+A diagram is a text (``NAME.puml``) and a picture (``NAME.svg``). The project draws the picture of a
+scene, PlantUML all others. PlantUML's picture ends in a line with the hash of its text, so a stale
+one shows without a renderer. ``minisched diagrams`` is the command (``cli/diagrams.py``).
 """
 
 from __future__ import annotations
@@ -66,6 +68,15 @@ OF_RUNS = {  # topics with a diagram of their run, and a picture by the project 
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
     "token_pool", "placeholder_fill", "prev_sampled",
 }  # fmt: skip
+HASHES = "traces/hashes.txt"
+WHOLE = {  # the files of ``traces/`` that are kept as files: to be read, or shown by a page
+    *FILES,
+    *(f"traces/{topic}.json" for topic in (
+        "serial", "overlap", "future_map", "mlx_async", "vllm_batch_queue", "pd")),
+    *(f"traces/{topic}.svg" for topic in OF_RUNS),
+    "traces/overlap_steps.svg", "traces/radix_cache.svg",
+    "traces/museum/pinned_buffer_rewritten.svg",
+}  # fmt: skip
 
 
 def makers() -> dict[str, Callable[[], Files]]:
@@ -99,6 +110,30 @@ def scene_files(name: str) -> Files:
 def one_file(path: str) -> Files:
     """Make a file of ``FILES``."""
     return {path: FILES[path]()}
+
+
+def is_hashed(path: str) -> bool:
+    """Return whether a generated file is kept as its hash alone."""
+    return path.startswith("traces/") and path not in WHOLE
+
+
+def command_for(path: str) -> str:
+    """Return the command that makes and shows a file that is kept as its hash."""
+    name, maker = Path(path).stem, maker_of(path)
+    if maker.startswith("museum/"):
+        return f"minisched museum run {name} --out {name}.svg"
+    if path.endswith(".json"):
+        return f"minisched view {name} --form json"
+    part = name[len(maker) + 1 :]
+    return f"minisched view {maker}" + f" --part {part}" * bool(part)
+
+
+def maker_of(path: str) -> str:
+    """Return the maker of a file that is kept as its hash: a topic, or ``museum/BUG``."""
+    name = Path(path).stem
+    if path.startswith("traces/museum/"):
+        return f"museum/{name}"
+    return max((topic for topic in RECIPES if f"{name}_".startswith(f"{topic}_")), key=len)
 
 
 def has_picture(diagram: str) -> bool:
@@ -135,10 +170,11 @@ def bring_up_to_date(
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """Make the texts of the named topics and diagrams (of all, if none), and render their SVGs.
 
-    Stale files are written, or in a check only reported. Texts are compared byte for byte. A check
-    compares PlantUML's pictures by the hash of their text, and their bytes only ``with_svg`` and
-    with the pinned renderer. ``server`` is a PlantUML server to render on; ``more`` are the makers
-    of later layers. Returns the paths that were compared, and the stale ones.
+    Stale files are written, or in a check only reported. Texts are compared byte for byte, or by
+    their hash. A check compares PlantUML's pictures by the hash of their text, and their bytes only
+    ``with_svg`` and with the pinned renderer. ``server`` is a PlantUML server to render on;
+    ``more`` are the makers of later layers. Returns the paths that were compared, and the stale
+    ones.
 
     Raises:
         ValueError: a name is no topic and no diagram.
@@ -155,8 +191,10 @@ def bring_up_to_date(
         hear(name)
         files |= make()
     stale, pictures = stale_files(root, files), Files()
+    if not names:
+        stale += hashes(root).keys() - files.keys()  # no code makes them any more
     if not is_check:
-        write(root, files)
+        write(root, files, is_all=not names)
     drawn = sources(root, names, files)
     if with_svg and drawn:
         renderer = render_by_driver if is_check else find_renderer(server)
@@ -197,17 +235,43 @@ def sources(root: Path, names: Sequence[str], made: Iterable[str]) -> list[Path]
 
 def stale_files(root: Path, files: Files) -> list[str]:
     """Return the ``files`` that are missing or different under ``root``."""
-    return [
-        name
-        for name, text in sorted(files.items())
-        if not (root / name).is_file() or (root / name).read_bytes() != text.encode()
-    ]
+    kept, stale = hashes(root), []
+    for name, text in sorted(files.items()):
+        if is_hashed(name):
+            is_current = kept.get(name) == hash_of(text.encode())
+        else:
+            is_current = (root / name).is_file() and (root / name).read_bytes() == text.encode()
+        if not is_current:
+            stale.append(name)
+    return stale
 
 
-def write(root: Path, files: Files) -> None:
-    """Write every file under ``root``."""
+def write(root: Path, files: Files, is_all: bool = False) -> None:
+    """Write every file under ``root``, or its hash; ``is_all`` drops the hashes of all others."""
+    kept = {} if is_all else hashes(root)
     for name, text in files.items():
-        write_whole(root / name, text, with_folders=True)
+        if is_hashed(name):
+            kept[name] = hash_of(text.encode())
+        else:
+            write_whole(root / name, text, with_folders=True)
+    lines = [
+        f"{digest}  {name:<52}  {command_for(name)}\n" for name, digest in sorted(kept.items())
+    ]
+    if kept != hashes(root):
+        write_whole(root / HASHES, "".join(lines), with_folders=True)
+
+
+def hashes(root: Path) -> dict[str, str]:
+    """Return the recorded hash of each file that is kept as its hash, by path."""
+    if not (root / HASHES).is_file():
+        return {}
+    lines = (root / HASHES).read_text(encoding="utf-8").splitlines()
+    return {name: digest for digest, name, *_ in map(str.split, lines)}
+
+
+def hash_of(content: bytes) -> str:
+    """Return the beginning of a content's SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def rendered_svgs(drawn: Sequence[Path], hear: Hear, renderer: Renderer) -> Files:
@@ -233,7 +297,7 @@ def picture_of(source: Path) -> str:
 
 def drawn_from(source: Path) -> str:
     """Return the line that ties a picture to its text."""
-    return f"<!-- {source.name} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]} -->"
+    return f"<!-- {source.name} {hash_of(source.read_bytes())} -->"
 
 
 def stale_pictures(drawn: Sequence[Path]) -> list[str]:

@@ -69,7 +69,7 @@ from minisched.cli.app import main; main()"""
 
 @pytest.mark.parametrize("line", [
     "compare --requests 2 --max-new-tokens 9 --out .",
-    f"view decode {ROOT}/traces/decode.json --out found.svg",
+    "view decode --out found.svg",
     f"stepper {ROOT}/traces/overlap.json --out found.html",
     "museum run stale_placeholder --out found.svg",
 ])  # fmt: skip
@@ -141,7 +141,7 @@ def test_what_can_not_be_replaced_is_written_to(tmp_path: Path) -> None:
     [
         ("compare --requests 100000000", "--requests is 100000000, but it must be at most 10000; "
          "minisched replay takes more of them"),
-        (f"view decode {ROOT}/traces/decode.json --out v.gif",
+        ("view decode --out v.gif",
          "--out is 'v.gif', but with --form svg it must end in .svg."),
         ("compare --requests 99999999999999999999", "is 99999999999999999999, but it must be at"),
         ("run --requests 10000 --max-new-tokens 51", "are 510000 tokens, but"),

@@ -38,7 +38,7 @@ SAYING = {  # each command with something to say; where that takes long or needs
     "steps": f"view overlap {TRACES}/overlap.json --form text --part steps",
     "stepper": f"stepper {TRACES}/overlap.json",
     "version": "--version",
-    "view": f"view decode {TRACES}/decode.json --form text",
+    "view": "view decode --form text",
     "relays": "compare --loops vllm_async:pool:depth=4,mindie_dual:fill_device --requests 2 "
     "--max-new-tokens 3",
 }

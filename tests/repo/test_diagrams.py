@@ -54,7 +54,49 @@ def made(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_golden_files_are_byte_for_byte_what_the_code_makes(group: int) -> None:
     for name in MADE[group::GROUPS]:
-        assert golden.stale_files(ROOT, made(name)) == [], f"minisched diagrams {name}"
+        assert golden.stale_files(ROOT, made(name)) == [], advice(ROOT, name)
+
+
+def advice(root: Path, name: str) -> str:
+    """How to see what a maker would change, and how to accept it."""
+    stale = filter(golden.is_hashed, golden.stale_files(root, made(name)))
+    shown = "".join(f"`{golden.command_for(path)}` makes the new {path}; " for path in stale)
+    return f"{shown}`minisched diagrams {name}` accepts the change"
+
+
+def test_a_hash_catches_a_changed_trace_and_names_the_commands(tmp_path: Path) -> None:
+    golden.write(tmp_path, {**made("decode"), **made("radix_cache")})
+    kept = tmp_path / golden.HASHES
+    assert [line.split()[1] for line in kept.read_text().splitlines()] == [
+        "traces/decode.json", "traces/decode.svg", "traces/radix_cache.json",
+    ]  # fmt: skip
+    assert golden.stale_files(tmp_path, made("decode")) == []
+    changed = made("decode")["traces/decode.json"].replace('"time": ', '"time": 1', 1)
+    golden.write(tmp_path, {"traces/decode.json": changed})
+    assert golden.stale_files(tmp_path, made("decode")) == ["traces/decode.json"]
+    assert golden.stale_files(tmp_path, made("radix_cache")) == []
+    assert advice(tmp_path, "decode") == (
+        "`minisched view decode --form json` makes the new traces/decode.json; "
+        "`minisched diagrams decode` accepts the change"
+    )
+
+
+@pytest.mark.parametrize("topic", ["decode", "vllm_batch_queue", "museum/stale_placeholder"])
+def test_the_command_of_a_hash_makes_its_file(topic: str, cli: Any, tmp_path: Path) -> None:
+    hashed = {path: text for path, text in made(topic).items() if golden.is_hashed(path)}
+    assert hashed
+    for path, text in hashed.items():
+        assert cli(golden.command_for(path).removeprefix("minisched "))[0] == 0
+        assert (tmp_path / Path(path).name).read_text("utf-8") == text
+
+
+def test_a_picture_is_a_file_where_a_page_of_the_repository_shows_it() -> None:
+    shown = set()
+    for page in {*ROOT.glob("*.md"), *ROOT.glob("diagrams/*.md"), *ROOT.glob("lessons/**/*.md")}:
+        for link in re.findall(r"\]\(([^)\s]+\.svg)\)", page.read_text("utf-8")):
+            shown.add((page.parent / link).resolve().relative_to(ROOT).as_posix())
+    kept = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("traces/**/*.svg")}
+    assert kept == {path for path in shown if path.startswith("traces/")}
 
 
 def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
@@ -97,11 +139,12 @@ def test_nothing_is_stale_by_the_pinned_renderer(capsys: pytest.CaptureFixture[s
 @pytest.mark.thorough
 def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
     names = set().union(*(made(name) for name in makers() if name != "rules"))
-    kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*.*")}
-    kept -= {"traces/README.md"}
-    assert kept == {name for name in names if name.startswith("traces/")}
+    names |= set().union(*(made(name) for name in museum_makers()))
+    traces = [path for end in ("json", "svg") for path in ROOT.glob(f"traces/**/*.{end}")]
+    kept = {path.relative_to(ROOT).as_posix() for path in traces if path.parent.name != "bench"}
+    assert kept | {*golden.hashes(ROOT)} == {name for name in names if name.startswith("traces/")}
     assert {name for name in SOURCES if f"diagrams/{name}.puml" not in names} == BY_HAND
-    for topic in ("serial", "decode", "future_map"):
+    for topic in ("serial", "overlap", "future_map"):
         assert native.read(ROOT / "traces" / f"{topic}.json") == trace_of(topic)
 
 
@@ -124,28 +167,34 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
 ) -> None:
     names = ["compare", "decode", "overlap"]
     for name in (name for maker in names for name in made(maker)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
+        if not golden.is_hashed(name):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / golden.HASHES, tmp_path / golden.HASHES)
     for name in ("decode.puml", "overlap_sequence.svg"):
         shutil.copy(DIAGRAMS / name, tmp_path / "diagrams")
     monkeypatch.setattr(render_puml, "DRIVER", tmp_path / "render.mjs")
     monkeypatch.setenv("PATH", str(tmp_path))
-    trace, picture = tmp_path / "traces/decode.json", tmp_path / "diagrams/compare.svg"
+    trace, picture = tmp_path / "traces/overlap.json", tmp_path / "diagrams/compare.svg"
+    hashes = tmp_path / golden.HASHES
     trace.unlink()
+    hashes.write_text(hashes.read_text().replace(golden.hashes(ROOT)["traces/decode.json"], "0"))
     picture.write_text(picture.read_text().replace("overlap", "overlap!", 1))
     before = contents(tmp_path)
     monkeypatch.setattr(golden, "checkout", lambda: tmp_path)
     assert diagrams(names, check=True) == 1
     *lines, last = capsys.readouterr().out.splitlines()
     assert {
-        f"{name} is stale"
-        for name in ("diagrams/compare.svg", "traces/decode.json", "diagrams/decode.svg")
-    } == {*lines}
+        "diagrams/compare.svg is stale", "diagrams/decode.svg is stale",
+        "traces/overlap.json is stale",
+        "traces/decode.json is stale; `minisched view decode --form json` makes it",
+    } == {*lines}  # fmt: skip
     assert last.endswith(f"`minisched diagrams {' '.join(names)}` brings them up to date")
     assert diagrams(names) == 2, "nothing is written"
     assert contents(tmp_path) == before and capsys.readouterr().err.count("\n") == 1
     assert diagrams(names, svg=False) == 0
     assert trace.is_file() and "overlap!" not in picture.read_text()
+    assert golden.hashes(tmp_path) == golden.hashes(ROOT)
 
 
 # -- names and links -------------------------------------------------------------------------------
