@@ -69,19 +69,6 @@ def common(some: Sequence[Span], others: Sequence[Span]) -> Iterator[Span]:
             here += 1
 
 
-def without(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Return the cells of the first that are not in the second."""
-    left: list[Span] = []
-    for first, last in some:
-        for start, end in common([(first, last)], others):
-            if first < start:
-                left.append((first, start - 1))
-            first = end + 1
-        if first <= last:
-            left.append((first, last))
-    return left
-
-
 def joined(spans: Iterable[Span]) -> str:
     """Return spans in any order as text; spans that touch become one."""
     found: list[list[int]] = []
