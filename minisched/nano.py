@@ -34,7 +34,7 @@ class Device:
         self.host_time += cost
 
     def launch(self, step: int, function: Callable[[], list[int]]) -> Op:
-        """Queue an op and return at once; it starts when every earlier op has ended."""
+        """Queue an op: its value is computed now, but it counts only after ``wait``."""
         start = max(self.device_time, self.host_time)
         self.device_time = start + FORWARD_MS
         self.slices.append(("forward", step, start, self.device_time))
@@ -73,7 +73,7 @@ class Request:
 
     @property
     def remain_len(self) -> int:
-        """Tokens that no launched step generates; each step generates one after its positions."""
+        """For a running request: the tokens left to generate after the launched steps."""
         return self.max_len - self.computed_len - 1
 
     def input_ids(self, start: int, end: int) -> list[int]:

@@ -1,10 +1,10 @@
 """The batch of one step: requests with their leases, frozen when the step is committed.
 
 When the result of a step arrives, a request may have ended, lost its memory, or be in two more
-steps. So a batch keeps the state of the commit, and no code reads a live request later. The
-scheduler makes a ``ScheduleBatch``, which refers to requests. The worker makes a ``ForwardBatch``
-of it, which has only numbers (``models/base.py``). The device returns a ``Result``, and a client
-receives an ``Output``.
+steps. So a batch keeps the state of the commit: inputs come from it, and ``process`` compares the
+request's lease with the one it had. The scheduler makes a ``ScheduleBatch``, which refers to
+requests. The worker makes a ``ForwardBatch`` of it, which has only numbers (``models/base.py``).
+The device returns a ``Result``, and a client receives an ``Output``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .request import Lease, Request
 class Row(NamedTuple):
     """One request's part in one batch, as it was at the commit.
 
-    ``process`` and the worker read the row (MindIE #233 read a live last-chunk flag).
+    The batch has columns; this is a view of them (MindIE #233 read a live last-chunk flag).
     """
 
     req: Request

@@ -151,7 +151,7 @@ class Engine:
     # -- sampling that has to wait
 
     def missing_history(self, batch: ScheduleBatch, steps_ahead: int = 0) -> str:
-        """Return in one word why the sampling of a requests' newest step has to wait, or nothing.
+        """Return in one word why the batch's sampling has to wait, or nothing.
 
         With ``steps_ahead`` the answer is about a step that many steps later.
         """

@@ -3,8 +3,8 @@
 To schedule a decode step, the host needs to know that there will be a token, not which one. Only
 the forward pass reads the token, on the device, where the previous step leaves it. A token of N-1
 that the host does not know yet goes into N's inputs as minus its future slot in the FutureMap
-(``relay/future_map.py``). N-1 stores its sampled token into that slot. N resolves every negative id
-before its forward pass. Both run on one stream, so neither waits for the other.
+(``relay/future_map.py``). N-1 stores its sampled token into that slot. N's forward op first
+replaces every negative id. Both run on one stream, in order, so the host waits for neither.
 
 The consequences:
 

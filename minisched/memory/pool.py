@@ -193,7 +193,7 @@ class LeasePool:
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
     def retire(self, lease: Lease, pages: list[int]) -> None:
-        """Free pages of an open lease once no step can read them: its row lists the cache's."""
+        """Free an open lease's pages once no step reads them; its row lists cached ones instead."""
         self.retired.add(lease, pages)
         self.free_retired()
 

@@ -2,7 +2,7 @@
 
 A token's own way from step N to step N+1: ``sample`` of N chooses the token, and ``store_to_map``
 writes it to the *future slot* of its row. The host does not know the token when it lays N+1 out, so
-``bind`` sends minus the future slot in its place. ``resolve_future`` of N+1 reads the slot on the
+``bind`` writes minus the future slot in its place. ``resolve_future`` of N+1 reads the slot on the
 device, and ``forward`` computes with the token.
 
 This file has the first published form, a ring of future slots. In the later form each row of the

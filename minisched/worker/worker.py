@@ -50,10 +50,10 @@ class Step:
     batch: ScheduleBatch
     flat: ForwardBatch | None = None  # laid out on the host; None: no relay has bound it yet
     inputs: ForwardBatch = field(init=False)  # the same on the device, once it is shipped
-    previous: OrNone | None = None  # the tokens of the step before, where the relay takes an op
-    logits_output: Op | None = None  # of forward: logits [num_logits, vocab]
-    next_token_ids: Op | None = None  # of sample: tokens [num_samples]
-    copy_done: Op | None = None  # of copy: an event, and the tokens on the host
+    previous: OrNone | None = None  # tokens of the step before, for a relay that takes an op
+    logits_output: Op | None = None  # the op forward; its value: logits [num_logits, vocab]
+    next_token_ids: Op | None = None  # the op sample; its value: tokens [num_samples]
+    copy_done: Op | None = None  # the op copy; its value: tokens on the host
     delay_sample_func: Callable[[], None] | None = None  # launches the other ops, once (#20697)
     parts: tuple[StepPart, ...] = ()  # of the features that its requests use (core/feature.py)
     buffer: int = 0  # number of its pair of output buffers

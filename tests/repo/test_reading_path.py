@@ -12,7 +12,7 @@ import sys
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -48,17 +48,17 @@ def lines_of(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def entered(loop: str) -> set[Path]:
-    """The package's files that one settled decode turn of a loop enters."""
+def called_in_a_settled_turn(loop: str) -> list[CodeType]:
+    """The package's functions that one settled decode turn of a loop calls, in order."""
     params = SamplingParams(max_new_tokens=40, ignore_eos=True)
     requests = [Request(f"r{i}", [5 + i, 2, 3], params) for i in range(4)]
     frontend = Frontend(requests)
     engine = make_engine(loop, SimDevice(), HashModel(), SchedulerConfig(), frontend, SIM_COST)
     turns = find_loop(loop).start(engine)
-    files: set[str] = set()
+    called: list[CodeType] = []
 
     def trace(frame: FrameType, event: str, arg: Any) -> None:
-        files.add(frame.f_code.co_filename)
+        called.append(frame.f_code)
 
     for _ in range(12):
         batch = next(turns)
@@ -70,7 +70,23 @@ def entered(loop: str) -> set[Path]:
     finally:
         sys.settrace(before)
     own = str(ROOT / "minisched")
-    return {Path(name) for name in files if name.startswith(own)}
+    return [code for code in called if code.co_filename.startswith(own)]
+
+
+def entered(loop: str) -> set[Path]:
+    """The files of these functions."""
+    return {Path(code.co_filename) for code in called_in_a_settled_turn(loop)}
+
+
+def test_the_readme_tells_the_calls_of_a_settled_turn_in_their_order() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"```text\noverlap\n(.*?)```", readme, re.DOTALL)
+    assert block is not None
+    told = ["overlap", *(line.split()[0] for line in block[1].splitlines())]
+    called = [code.co_qualname for code in called_in_a_settled_turn("overlap")]
+    assert len(told) > 12 and {"FutureMap.resolve_future", "FutureMap.store_to_map"} <= {*called}
+    rest = iter(called)
+    assert [name for name in told if name not in rest] == [], "each comes after the one before"
 
 
 @pytest.mark.parametrize("loop", ["serial", "overlap"])
