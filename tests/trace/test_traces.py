@@ -24,7 +24,7 @@ from minisched.models.base import slots_of
 from minisched.models.hash import HashModel
 from minisched.policy.rules import FREE_RULES
 from minisched.replay.trace_file import BLOCK, MOST_TOKENS, BlockPrompt, TraceFile, TraceRequest
-from minisched.trace.cells import common, joined, spans_of, without
+from minisched.trace.cells import common, joined, spans_of
 from minisched.trace.events import is_host
 from minisched.trace.recorder import to_text
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, many, play, workloads
@@ -48,7 +48,6 @@ def test_cells_are_written_in_order_and_each_once_and_spans_are_sets(
     assert cells_in(text) == sorted(set(a)) and to_text(text) == text
     assert all(one[1] + 1 < other[0] for one, other in pairwise(some)), "none is in two"
     assert set(cells_in(common(some, others))) == {*a} & {*b}
-    assert set(cells_in(without(some, others))) == {*a} - {*b}
     assert joined([*some, *others]) == to_text([*a, *b])
 
 
