@@ -153,8 +153,9 @@ learn.check("choose_victim", choose_victim)
 #
 # Steps are numbered, and come back in order. `launched` is the newest one on its way, `returned` the
 # newest one that is back, and `last_step` is the last step that names this request. It has ended, or
-# been retracted. May its pages be given to another request? As it stands: always. Look at the arrow that
-# the checker misses.
+# been retracted. May its row and pages be given to another request? A second stream copies that request's
+# prompt into the same row (mini-sglang's token pool). As it stands: always. Look at the arrow that the
+# checker misses.
 
 
 # %% tags=["exercise"]
@@ -165,7 +166,9 @@ def may_free(last_step, launched, returned):
 learn.check("may_free", may_free)
 
 # %% [markdown]
-# The package has three such rules. This is the one that is right for any number of steps in flight:
+# The package has three such rules. This one is right for any number of steps in flight and of streams.
+# SGLang and vLLM need no such wait: their KV is written on one stream, and the next owner's writes come
+# after the late one.
 
 # %%
 learn.show(steps_returned)
@@ -193,9 +196,8 @@ learn.show(steps_returned)
 #
 # <details><summary>Exercise 3: may_free</summary>
 #
-# `last_step <= returned`. *Another way*: immediately, as SGLang does with KV. One stream keeps its
-# order, so the next owner's writes come after the late one; a second stream breaks it. *A third*:
-# mini-sglang once looked at the newest step alone, which is enough for two in flight, and not for
+# `last_step <= returned`. *Another way*: immediately, as SGLang and vLLM do. One stream keeps its
+# order; a second stream breaks it. *A third*: mini-sglang once looked at the newest step alone, which is enough for two in flight, and not for
 # three.
 #
 # </details>

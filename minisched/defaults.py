@@ -18,6 +18,7 @@ from .loops.design import LOOPS
 from .models.base import Model
 from .models.registry import open_model
 from .models.tokenizer import ByteTokenizer, TextCodec, text_codec_of
+from .policy.rules import SPARED
 from .scheduler import SchedulerConfig
 
 BUILT_IN = (
@@ -142,7 +143,7 @@ def config_from(
     config = make(
         max_running_requests=asked.max_running_requests,
         kv_tokens=(sum(pages[-asked.max_running_requests :]) + 1) * page,
-        context_len=max(lengths),
+        context_len=min(max(lengths) + SPARED, context_len),
     )
     cells = max(config.num_slots, config.max_running_requests * config.context_len)
     if cells > MOST_CELLS:

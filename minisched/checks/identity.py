@@ -344,6 +344,7 @@ def explain(
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
 MEMORY = ("inputs", "page table", "kv")  # read by a step, besides its tokens
 OUTPUT = "output"  # buffers of the device and of the host
+GIVEN_UP = ("free", "release")  # acts after which cells hold nothing until they are written
 
 
 class Past:
@@ -367,7 +368,7 @@ class Past:
         for done in order_of(trace).done:
             if done.act.at:
                 self.of_op[done.act.op].append(done)
-            if done.act.kind in ("write", "free"):
+            if done.act.kind in ("write", *GIVEN_UP):
                 self.changes[done.act.resource].append(done)
         self.of_step: defaultdict[int, list[Slice]] = defaultdict(list)
         for item in trace.slices:
@@ -406,8 +407,16 @@ class Past:
                     yield self.words.step(change.act.op), change.act.rid, what
 
     def newest(self, read: Done) -> dict[int, Done | None]:
-        """Return, by cell, the last write or free before a read, or None."""
-        changes, cells = self.changes[read.act.resource], cells_of(read.act.at)
+        """Return, by cell, the last write or free before a read, or None.
+
+        A release counts only for reads that are launched after it.
+        """
+        cells = cells_of(read.act.at)
+        changes = [
+            it
+            for it in self.changes[read.act.resource]
+            if it.act.kind != "release" or it.is_before(read)
+        ]
         found, wanted = dict[int, Done | None].fromkeys(cells), set(cells)
         for at in range(bisect_left(changes, read.when, key=lambda it: it.when) - 1, -1, -1):
             if not wanted:
@@ -497,7 +506,7 @@ class Past:
         who = self.words.op(reader, read.act.lane)
         for change in self.changes[name]:
             act = change.act
-            if act.lane != read.act.lane and read.is_unordered(change):
+            if act.lane != read.act.lane and act.kind != "release" and read.is_unordered(change):
                 at = next((cell for cell in cells_of(read.act.at) if is_in(cell, act.at)), None)
                 if at is not None:
                     verb = "frees" if act.kind == "free" else "writes"
@@ -512,8 +521,8 @@ class Past:
                     yield Offence(said, (reader,))
                 continue
             act = newest.act
-            if act.kind == "free" or self._is_anothers(cell, newest, step, rid):
-                did = "was freed" if act.kind == "free" else "was written"
+            if act.kind in GIVEN_UP or self._is_anothers(cell, newest, step, rid):
+                did = "was freed" if act.kind in GIVEN_UP else "was written"
                 did += f" by {self.words.op(act.op, act.lane)}"
                 did += f" for {act.rid}" if act.rid and act.kind == "write" else ""
                 yield Offence(f"{what} {did} before {who} reads it for {rid}", (act.op, reader))

@@ -169,7 +169,8 @@ class Clients:
         """Attach to an engine before it starts; of the two of ``pd``, to the one with clients."""
         if isinstance(engine.scheduler, PrefillScheduler):
             return
-        self.engine, self._refusal = engine, engine.scheduler.config.refusal
+        self.engine, config = engine, engine.scheduler.config
+        self._refusal, self._fitting = config.refusal, config.new_tokens_of
         requests = zip(self.workload.arrivals, self.workload.requests, strict=True)
         self.sent = [req for _, req in sorted(requests, key=itemgetter(0))]
         frontend, scheduler = engine.frontend, engine.scheduler
@@ -211,10 +212,17 @@ class Clients:
                 self.early = f"{message.name} was taken in, and {first.name} was sent before it"
             if self._living(message.name):
                 self.in_use.add(message)
-            self.truth[message] = alone(self.workload, message, self.refusal)
+            self.truth[message] = self._clipped(message)
         elif isinstance(message, AbortReq):
             for req in self._living(None if message.abort_all else message.rid):
                 self.given_up[req] = GivenUp(self.turn, len(req.output_ids), message.error)
+
+    def _clipped(self, req: Request) -> Alone:
+        """Return the result of a request alone, with as many of its tokens as the pool can hold."""
+        whole = alone(self.workload, req, self.refusal)
+        if whole.error or len(whole.tokens) <= (fitting := self._fitting(req)):
+            return whole
+        return Alone(whole.tokens[:fitting], FinishReason.LENGTH)
 
     def _living(self, name: str | None) -> list[Request]:
         """Return the requests that came and have not ended, with this name or any (None)."""

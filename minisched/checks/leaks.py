@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from ..trace import Mark, Trace
-from ..trace.cells import spans_of
+from ..trace.cells import LARGEST, spans_of
 from ..trace.events import is_host, lane_words
 from .history import MarkMoment, Offence, heard, kept, numbers, order_of, plural
 
@@ -546,22 +546,32 @@ TABLE = "page table"
 def find_unlisted(trace: Trace) -> Iterator[str]:
     """Yield a sentence for each step and request that uses cells of the table without a page.
 
-    A row is listed from its beginning, so its length determines the listed cells. Each stage of a
-    pipeline and each side of ``pd`` has its own table.
+    A row is listed from its beginning, so its length determines the listed cells. After a release
+    only steps that were committed before it may read the old ones; an op that failed has no step.
+    Each stage of a pipeline and each side of ``pd`` has its own table.
     """
     max_len = next((int(m.attrs[TABLE]) for m in trace.marks if m.name == "row length"), 0)
     steps = {item.id: item.step for item in trace.slices}
     listed: dict[tuple[str, int], int] = {}  # number of listed cells, by table and row
+    released: dict[tuple[str, int], int] = {}  # the last step that may use a row, by the same
     for act in trace.program if max_len else ():
         for first, last in spans_of(act.at) if act.resource.endswith(TABLE) else ():
             row, (start, end) = first // max_len, (first % max_len, last % max_len + 1)
-            length = listed.get((act.resource, row), 0)
+            key, step = (act.resource, row), steps.get(act.op, 0)
+            if act.kind == "release":
+                released[key] = act.step
+                continue
+            is_new = step > released.get(key, LARGEST) or (not step and act.kind == "write")
+            if key in released and is_new:
+                del released[key]
+                listed[key] = 0
+            length = listed.get(key, 0)
             if act.kind == "free":
-                listed[act.resource, row] = 0
+                listed[key] = 0
             elif act.kind == "write" and start <= length:
-                listed[act.resource, row] = max(length, end)
+                listed[key] = max(length, end)
             elif act.kind == "read" and end > length:
                 yield (
-                    f"step {steps.get(act.op, 0)} computes {act.rid}'s position {end - 1}, but "
+                    f"step {step} computes {act.rid}'s position {end - 1}, but "
                     f"{act.rid} holds pages for {length} positions only"
                 )

@@ -6,9 +6,11 @@ and ``Done.clock`` is the vector clock of an act. So a race is found whichever a
 this run. This file finds:
 
 - a **race**: two unordered accesses as above. A free counts as a write, so an access without an
-  order to the free of its cell is a race;
-- a **use after free**: a read after a free, without a write in between. A write after the free is
-  the next owner's, and no race;
+  order to the free of its cell is a race. A *release* to a pool is no access: launched steps may
+  still use the cells, and it is safe if the next owner's write is ordered after them, by a stream,
+  an event or a wait. If it is not, that write is the race;
+- a **use after free**: a read after a free or a release, without a write in between. A write after
+  it is the next owner's, and no race;
 - lanes that wait for ever: the acts after such a wait can't be checked.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -69,8 +72,12 @@ class AccessPair(NamedTuple):
     cells: list[Span]
 
 
-def find_pairs(order: PlayedOrder) -> list[AccessPair]:
+def find_pairs(
+    order: PlayedOrder, step_of: Callable[[int], int] = lambda op: 0
+) -> list[AccessPair]:
     """Return all pairs of unordered accesses, and all reads of freed cells, in one pass.
+
+    ``step_of`` returns an op's step. A step that was committed before a release may read after it.
 
     Per lane only the newest read and the newest write of a cell are kept: an act that comes after
     the newest comes after all earlier ones.
@@ -93,6 +100,10 @@ def find_pairs(order: PlayedOrder) -> list[AccessPair]:
             continue
         is_read, mine, free = act.kind == "read", logs[act.resource], freed[act.resource]
         cells = spans_of(act.at)
+        if act.kind == "release":
+            for span in cells:
+                free.put(*span, done)
+            continue
         for (lane, was_read), log in mine.items():
             known = done.clock.get(lane, 0)
             if lane != act.lane and not (is_read and was_read) and log.newest > known:
@@ -103,7 +114,7 @@ def find_pairs(order: PlayedOrder) -> list[AccessPair]:
         for span in cells:
             log.put(*span, done)
             for first, last, other in free.over(*span) if is_read and free.whos else ():
-                if other.is_before(done):
+                if other.is_before(done) and not 0 < step_of(act.op) <= other.act.step:
                     note("use after free", other, done, (first, last))
             if act.kind == "free" or (free.whos and not is_read):
                 free.put(*span, done if act.kind == "free" else None)
@@ -124,7 +135,7 @@ def find_races(trace: Trace) -> list[Offence]:
     """
     words, order = Words(trace), order_of(trace)
     causes: dict[tuple[object, ...], list[AccessPair]] = {}
-    for pair in (in_turn(pair, words) for pair in find_pairs(order)):
+    for pair in (in_turn(pair, words) for pair in find_pairs(order, words.step)):
         acts = pair.first.act, pair.second.act
         about = [(act.lane, act.kind, words.name(act.op)) for act in acts]
         key = (pair.kind, re.sub(r"\d+", "", acts[0].resource), *about)
@@ -169,7 +180,7 @@ def in_turn(pair: AccessPair, words: Words) -> AccessPair:
     return AccessPair(kind, second, first, cells) if is_turned else pair
 
 
-VERBS = {"read": "reads", "write": "writes", "free": "frees"}
+VERBS = {"read": "reads", "write": "writes", "free": "frees", "release": "releases"}
 
 
 def offence_of(pair: AccessPair, count: int, words: Words) -> Offence:

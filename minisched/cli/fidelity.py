@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 
 import typer
 
@@ -17,11 +18,13 @@ from .exit import BAD_INPUT, complain
 from .layout import JSON, print_json, say, say_table, work_progress
 from .options import ADDRESS, BACKEND, setting
 
+MOST_SEED = 10**9
+
 
 def fidelity(
     original: str = typer.Argument(help="sglang, mini-sglang, vllm or nano-vllm."),
     cases: int = setting(300, "How many, dealt over the parts.", least=1, most=100_000),
-    seed: int = setting(0, "The seed of all cases."),
+    seed: int | None = setting(None, "The seed of all cases.", shown="a random one, printed"),
     source: Path | None = setting(None, "A checkout of mini-sglang or nano-vllm."),
     jobs: int = setting(1, "Processes, with an original each."),
     backend: str = BACKEND,
@@ -49,7 +52,8 @@ def fidelity(
     named = ORIGINALS[original]
     named.check_source(source)
     try:
-        report = play(named, cases, seed, source, Workers(jobs, backend, address))
+        chosen = SystemRandom().randrange(MOST_SEED) if seed is None else seed
+        report = play(named, cases, chosen, source, Workers(jobs, backend, address))
     except PeerError as error:
         return complain(f"{named.title} can't be run here: {str(error).rstrip('.')}.", BAD_INPUT)
     if json:
@@ -88,6 +92,7 @@ def show(report: Report, original: Original) -> None:
         other = f"✗ {count[UNEXPLAINED]}" if count[UNEXPLAINED] else ""
         rows.append((part, str(count.total()), str(count[EQUAL]), other, ", ".join(rules)))
     say_table(("part", ">cases", ">equal", ">else", "on purpose"), rows)
+    say(f"Seed: {report.seed}.")
     whole, left = report.all_parts, report.unexplained
     explained = whole.total() - whole[EQUAL] - left
     purpose = f", {explained} differ by rules that differ on purpose" if explained else ""

@@ -274,7 +274,7 @@ class WorkloadOptions(OptionGroup):
     def make_requests(self, model: Model) -> list[Request]:
         """Return the requests, tokenized; prompts repeat up to the wanted number."""
         texts = go_round(self.prompt, self.requests)
-        each = min(self.sampling.max_new_tokens, model.context_len)  # a longer request is refused
+        each = min(self.sampling.max_new_tokens, model.context_len)
         if len(texts) * each > MOST_TOKENS:
             raise ValueError(
                 f"{len(texts)} requests of {each} tokens each are {len(texts) * each} tokens, but "

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -141,6 +141,11 @@ class Request:
     def part(self, kind: type[Part]) -> Part | None:
         """Return its part of one kind, if it has one."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    def clip(self, max_new_tokens: int) -> None:
+        """Reduce ``max_new_tokens`` before the request runs."""
+        self.params = replace(self.params, max_new_tokens=max_new_tokens)
+        self.max_device_len = len(self.prompt) + max_new_tokens
 
     def start(self, lease: Lease) -> None:
         """Begin under a new lease, after the prefix that it found in the cache."""

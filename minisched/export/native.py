@@ -191,7 +191,7 @@ def _typed(holder: dict[str, Any], name: str, kind: type, where: str) -> Any:
     return value
 
 
-KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
+KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free", "release")
 
 
 def check_program(program: Iterable[Act]) -> None:
@@ -213,7 +213,7 @@ def check_program(program: Iterable[Act]) -> None:
             wrong = f"has kind = {kind!r}, but it must be one of {', '.join(KINDS)}"
         elif not lane:
             wrong = "has no lane"
-        elif kind in ("read", "write", "free"):
+        elif kind in ("read", "write", "free", "release"):
             if not act.resource or not act.at:
                 wrong = (
                     f"is a {kind}, but it lacks {'cells (at)' if act.resource else 'a resource'}"

@@ -78,7 +78,7 @@ def serve(case: FidelityCase, rules: str, hear: Callable[[ScheduledStep], None])
     """
     requests = [request_of(arrival) for arrival in case.arrivals]
     longest = max(req.max_device_len for req in requests)
-    config = replace(case.config, rules=rules, context_len=longest)
+    config = replace(case.config, rules=rules, context_len=longest + 2)  # two are spared
     turns = [arrival.turn for arrival in case.arrivals]
     launched, lost = list[ScheduledStep](), dict.fromkeys(requests, 0)
 

@@ -256,6 +256,8 @@ def set_up() -> Any:
                 running_batch=parts.schedule_batch.ScheduleBatch(reqs=[], batch_is_full=False),
                 chunked_prefill_size=chunk, max_prefill_tokens=config.max_prefill_tokens,
                 max_running_requests=config.max_running_requests,
+                max_total_num_tokens=config.num_slots, max_req_len=config.num_slots - 1,
+                max_new_tokens_limit=None, kv_shard_widening=1, sliding_window_size=None,
                 is_mixed_chunk=config.enable_mixed_chunk, enable_overlap=is_overlap,
                 enable_priority_scheduling=is_priority, enable_priority_preemption=is_priority,
                 priority_scheduling_preemption_threshold=(
@@ -289,6 +291,7 @@ def set_up() -> Any:
             lost = {rid: req.retraction_count for rid, req in self.reqs.items()}
             for arrival in self.turns.begin(is_done, lost):
                 req = self.reqs[arrival.rid] = make_req(arrival)
+                self.init_req_max_new_tokens(req)
                 self._add_request_to_queue(req)
             return []
 

@@ -66,6 +66,7 @@ class Design:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler
     options: Mapping[str, Any] = field(default_factory=dict)  # of the loop
     worker: Callable[..., Worker[Any]] = Worker  # which launches the ops of its steps
+    second_writer: bool = False  # another stream than the steps' writes KV of requests
     pins: int = 0  # steps with arrays pinned after their launch; 0: the host waits for each step
     refuses: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[Engine, int], None] | None = None  # before its first turn; of steps in flight

@@ -596,6 +596,7 @@ design(
     depth=2,
     overrun=1,
     settings={"disable_radix_cache": True},  # of the decode side, as in the original
+    second_writer=True,
     whole_run=whole_run,
     lanes={"prefill host": pd_prefill, "decode host": pd_decode},
     refuses={

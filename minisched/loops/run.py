@@ -25,7 +25,6 @@ from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..features import features_of
 from ..memory import self_check
-from ..memory.free_rules import steps_returned
 from ..models.base import GraphModel, Model
 from ..models.owner import give, refuse_if_owned, release
 from ..models.tokenizer import text_codec_of
@@ -249,8 +248,8 @@ def wire(
             features.append(Drafts(config.num_draft_tokens, on_host))
         make_scheduler = scheduler_class or spec.scheduler
         scheduler = make_scheduler(config, device.recorder, features)
-    # Under the other rules a freed page may still be written.
-    if scheduler.leases.may_free is steps_returned and device.recorder.program.is_on:
+    if device.recorder.program.is_on:
+        worker.touches.committed = lambda: scheduler.leases.launched_step
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
     engine = engine_class(scheduler, worker, device, setup.frontend, cost)
@@ -291,8 +290,9 @@ def fit_config(
 ) -> SchedulerConfig:
     """Return ``config`` with the settings that follow from the loop, its relay and the model.
 
-    Two streams write the rows of a token pool, so an early release is not safe: its rows wait for
-    their steps, unless the user names rules or a free rule.
+    Where a second stream writes memory of a request (the token pool of a relay, KV that comes over
+    a network), no stream orders the next owner's writes after the last step. There memory is
+    released by the lease rule, unless the user has chosen another one.
 
     With a relay that runs ahead the host does not know how many drafts of a step in flight are
     accepted, so all of them may exceed a request's length.
@@ -310,7 +310,8 @@ def fit_config(
                 f"speculative_num_draft_tokens is {config.num_draft_tokens}, but then drafts in "
                 f"flight could reach {slack} positions past a request, and leave nothing of {what}."
             )
-    waits = "lease" if relay.gives_every_input and not config.rules else ""
+    has_two_writers = relay.gives_every_input or spec.second_writer
+    waits = "lease" if has_two_writers and "free_rule=" not in config.rules else ""
     return replace(
         config,
         **{

@@ -1,8 +1,8 @@
 """Free rules: when the memory of a closed lease is released.
 
 The next owner may write to a page or row as soon as it is released. A step in flight may still have
-a row of the old owner, so a rule compares the last step that refers to the lease with the steps
-that have returned.
+a row of the old owner. On one stream the next owner's writes come later. Otherwise a rule compares
+the last step that refers to the lease with the steps that have returned.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def deferred(lease: Lease, pool: StepCounts) -> bool:
 def at_once(lease: Lease, pool: StepCounts) -> bool:
     """Wait for nothing: the next owner's writes follow the wasted row's on the same stream.
 
-    mini-sglang since e7d4f65, SGLang of the KV, and vLLM where no KV connector reads it. A second
-    stream breaks it. On one, mini-sglang copies prompts to its token pool: a new owner's can come
-    before the wasted row's late token, which then overwrites it (mini-sglang #89). On one, SGLang
-    writes its request table, so ``_apply_war_barrier`` waits until it has been read (museum:
-    ``request_table_rewritten``).
+    SGLang, mini-sglang since e7d4f65, and vLLM where no KV connector reads it. A second stream that
+    writes the memory breaks it: mini-sglang copies prompts to its token pool on one, so a new
+    owner's can come before the wasted row's late token, which then overwrites it (mini-sglang #89).
+    SGLang writes its request table on one, so ``_apply_war_barrier`` waits until it has been read
+    (museum: ``request_table_rewritten``). The race law checks the order (``checks/races.py``).
     """
     return True

@@ -4,9 +4,9 @@ An admitted request gets a *lease*: a row of the request table, which begins wit
 cached prefix, if there is one. It grows by a page whenever the request's tokens have filled the
 last one (``LeasePool.extend``). It is closed when the request finishes or is retracted.
 
-A closed lease is not free yet. The host reads a stop token after the next step is launched, and
-that step may contain the request once more. Its row is wasted, but it still writes to the pages.
-So a closed lease waits for steps in flight, and a *free rule* decides how long.
+The host reads a stop token after the next step is launched, and that step may contain the request
+once more. Its row is wasted, but it still writes to the pages. A *free rule* decides whether a
+closed lease waits for such steps. On one stream it need not: the next owner's writes come later.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import forwards, measure
 from ..core import Request, SamplingParams
 from ..devices.cost import SIM_COST, CostModel
+from ..loops.design import LOOPS
 from ..scheduler import SchedulerConfig
 from .patch import Edit, put_in, read_edits
 
@@ -100,9 +101,14 @@ def case(
         reqs.append(Request(rid, [*map(int, prompt.split())], params, priority=int(priority or 0)))
         arrivals.append(int(turn or 0))
         aborts |= {int(gone): rid} if gone else {}
+    loop, *rest = on.split(":")
+    # The smallest pools hold each request just so, and most of the bugs are in the lease rule.
+    rules = f"{LOOPS[loop].rules},too_many_tokens=refused"
+    if LOOPS[loop].rules == "sglang":
+        rules += ",free_rule=lease"
+    settings = {"rules": rules, **settings}
     config = SchedulerConfig(kv_tokens=kv, max_running_requests=rows, **settings)
     workload = Workload(reqs, arrivals, aborts, config, frozenset(eos), vocab_size)
-    loop, *rest = on.split(":")
     given = {name: json.loads(value) for name, _, value in (it.partition("=") for it in rest[1:])}
     return Case(workload, loop, "".join(rest[:1]), {**(options or {}), **given}, cost)
 

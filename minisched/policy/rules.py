@@ -65,10 +65,11 @@ class Rules:
         anybody="any: the one for which the rest is too small, the last of a batch",
         first="the first of a batch; a later one that does not fit whole waits (nano-vllm)",
     )  # fmt: skip
-    too_long_alone: str = rule(
-        "admitted", "What happens to a request that is refused although no other holds memory?",
-        admitted="it runs alone: a request that can't fit is refused on arrival",
-        refused="it waits, and all later ones with it (SGLang), perhaps forever",
+    too_many_tokens: str = rule(
+        "clipped", "What happens to a request whose max_new_tokens is more than fits?",
+        clipped="it gets fewer: what an empty pool holds after its prompt, less the spare page "
+        "(SGLang, init_req_max_new_tokens)",
+        refused="it is refused on arrival",
     )  # fmt: skip
     victim: str = rule(
         "fewest_outputs", "Which request is retracted when decodes run out of memory?",
@@ -84,10 +85,10 @@ class Rules:
     # -- memory ------------------------------------------------------------------------------------
 
     free_rule: str = rule(
-        "lease", "When is the memory of a finished request released?",
+        "at_once", "When is the memory of a finished request released?",
         lease="when every step that refers to it has returned",
         deferred="when the ongoing batch does not refer to it",
-        at_once="immediately",
+        at_once="immediately: the next owner's writes follow on the same stream",
     )  # fmt: skip
     evicts: str = rule(
         "ahead", "How much of the cache is evicted when memory is short?",
@@ -175,7 +176,7 @@ ONE_BUDGET = {
     "budget_counts": "tokens",
     "chunk_ends": "anywhere",
     "who_is_cut": "anybody",
-    "too_long_alone": "refused",
+    "too_many_tokens": "refused",
 }
 """How prompts are admitted under one budget, whatever the other answers are."""
 
@@ -199,6 +200,8 @@ RULES: Mapping[str, Rules] = {
         reserves="rest",
         budget_counts="tokens",
         chunk_ends="anywhere",
+        too_many_tokens="refused",
+        free_rule="lease",
         evicts="lacking",
         chunks_enter="whole_prompt",
         edges_end="parting",
@@ -208,7 +211,7 @@ RULES: Mapping[str, Rules] = {
     "vllm": Rules(
         run_first="unified",
         ask_again="every_step",
-        free_rule="at_once",
+        too_many_tokens="refused",
         prefix_cache="blocks",
         prompt_pages="scheduled",
         output_pages="running",
@@ -222,9 +225,9 @@ RULES: Mapping[str, Rules] = {
         budget_counts="tokens",
         chunk_ends="anywhere",
         who_is_cut="first",
+        too_many_tokens="refused",
         victim="newest",
         retracted_waits="old_place",
-        free_rule="at_once",
         prefix_cache="blocks",
         block_line="one_line",
         output_pages="running",
@@ -261,18 +264,20 @@ class Deliberate:
     reason: str
 
 
-RACE = Deliberate(
-    "at_once", "a step in flight may still write to reused memory: a race on two streams"
+UNWRITTEN = (
+    "a failed step has not written it; the original ends with such a step, but here other requests "
+    "go on, and one that found it would read garbage"
 )
-UNWRITTEN = "a failed step has not written it, so a request that found it would read garbage"
 DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
     "sglang": {
-        "free_rule": RACE,
         "enters_cache": Deliberate("launched", UNWRITTEN),
-        "too_long_alone": Deliberate("refused", "it would wait forever, and all later ones, too"),
     },
     "mini-sglang": {
-        "free_rule": RACE,
+        "free_rule": Deliberate(
+            "at_once",
+            "a second stream copies prompts to the token pool, and may write a reused row "
+            "before the late token of a step in flight (mini-sglang #89)",
+        ),
         "enters_cache": Deliberate("known", UNWRITTEN),
         "length_frees": Deliberate("last_launch", "the step of its last token still reads it"),
     },
@@ -295,3 +300,22 @@ def chunk_problem(rules: Rules, size: int, page_size: int, is_mixed: bool) -> st
             f"{rules.run_first!r}; it must be 'prefill'."
         )
     return ""
+
+
+SPARED = 2  # positions of a context or a pool that SGLang leaves out
+
+
+def fitting_tokens(
+    rules: Rules, prompt_len: int, asked: int, *, context_len: int, num_slots: int, page_size: int
+) -> int:
+    """Return how many of the ``asked`` new tokens a request gets (``too_many_tokens``).
+
+    Clipped, it fits with the page that ``Ratio`` has to spare, so alone it never waits. It gets at
+    least one token (SGLang ``scheduler.py:init_req_max_new_tokens``).
+    """
+    if rules_of_admission(rules).too_many_tokens == "refused":
+        return asked
+    paged_len = -(-prompt_len // page_size) * page_size
+    in_context = min(context_len, num_slots) - SPARED - prompt_len
+    in_memory = num_slots - paged_len - page_size - 1
+    return min(asked, max(1, min(in_context, in_memory)))

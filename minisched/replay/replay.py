@@ -21,6 +21,7 @@ from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
 from ..loops.vllm_pp import PipelineWorker
 from ..models.base import ForwardBatch
+from ..policy.rules import SPARED
 from ..relay import make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
@@ -53,7 +54,7 @@ def config_for(survey: Survey, profile: Profile, given: Mapping[str, Any]) -> Sc
         "kv_tokens": kv_pages * page_size,
         "max_running_requests": MAX_RUNNING_REQUESTS,
         "chunked_prefill_size": -(-CHUNK // page_size) * page_size,
-        "context_len": survey.longest,
+        "context_len": survey.longest + SPARED,
     }
     config = SchedulerConfig(**{**usual, **given})
     for what, count, most in (
@@ -112,7 +113,7 @@ class LengthModel:
     def __init__(self, first_output_id: int, num_requests: int, context_len: int) -> None:
         self.first_output_id = first_output_id
         self.vocab_size = first_output_id + num_requests
-        self.context_len = context_len
+        self.context_len = context_len + SPARED
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Nothing: there is no KV."""

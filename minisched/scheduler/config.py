@@ -13,7 +13,14 @@ from ..core.form import wrong_form
 from ..core.logprobs import logprob_problem
 from ..core.sampling import shown
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
-from ..policy.rules import FREE_RULES, RULES, Rules, chunk_problem, find_rules
+from ..policy.rules import (
+    FREE_RULES,
+    RULES,
+    Rules,
+    chunk_problem,
+    find_rules,
+    fitting_tokens,
+)
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
@@ -176,6 +183,13 @@ class SchedulerConfig:
         chunk = self.chunked_prefill_size
         return self.max_prefill_tokens if chunk == -1 else min(chunk, self.max_prefill_tokens)
 
+    def new_tokens_of(self, req: Request) -> int:
+        """Return the ``max_new_tokens`` of ``req``, less what can't fit (``too_many_tokens``)."""
+        return fitting_tokens(
+            self.in_force, len(req.prompt), req.params.max_new_tokens,
+            context_len=self.context_len, num_slots=self.num_slots, page_size=self.page_size,
+        )  # fmt: skip
+
     def refusal(self, req: Request) -> str | None:
         """Return one sentence on why ``req`` can never run here, or None."""
         return (
@@ -256,7 +270,7 @@ def too_long(config: SchedulerConfig, req: Request) -> str | None:
         (config.context_len, f"the context of {config.context_len} tokens"),
         (room, f"the KV pool of {room} slots{drafts}"),
     ):
-        if req.max_device_len > limit:
+        if len(req.prompt) + config.new_tokens_of(req) > limit:
             return (
                 f"the prompt has {len(req.prompt)} tokens and max_new_tokens is "
                 f"{req.params.max_new_tokens}, together more than {what}."

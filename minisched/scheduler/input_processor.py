@@ -2,7 +2,7 @@
 
 A request enters the waiting queue if its form is right, if it could run here, if its id is free,
 and if each feature can serve it. Otherwise it is refused with one sentence, and no other request is
-affected.
+affected. One that asks for more tokens than fit may get fewer (rule ``too_many_tokens``).
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class InputProcessor:
         if not problem:
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
+            if (fitting := self.config.new_tokens_of(req)) < req.params.max_new_tokens:
+                self.recorder.mark("clip", rid=req.rid, max_new_tokens=fitting)
+                req.clip(fitting)
         return problem
 
     def refuse(self, req: Request, problem: str) -> Output:

@@ -63,7 +63,7 @@ def chunk_rule(rules: Rules) -> ChunkRule:
         counts_pages=rules.budget_counts == "pages",
         ends_with_page=rules.chunk_ends == "page",
         cuts_first_only=rules.who_is_cut == "first",
-        admits_alone=rules.too_long_alone == "admitted",
+        admits_alone=rules.run_first != "unified",
         asks_every_step=rules.ask_again == "every_step",
     )
 

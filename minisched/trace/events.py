@@ -129,7 +129,9 @@ class Act:
     - ``begin`` and ``end`` of an op, on the lane that runs it;
     - ``wait``: the lane continues only after op ``op`` has ended or signal ``op`` was set;
     - ``say``: the lane set a signal;
-    - ``read``, ``write`` and ``free`` of cells ``at`` of ``resource``; freed cells are out of use.
+    - ``read``, ``write`` and ``free`` of cells ``at`` of ``resource``; freed cells are out of use;
+    - ``release`` of cells to a pool: steps up to ``step``, the last one committed, may still use
+      them, and the next owner's write must be ordered after those.
 
     ``op`` is the id of a slice or of a signal; for an access by the host, its slice. ``rid`` is the
     request of the access. ``during`` is the newest slice of the host thread that launched, waited
@@ -143,6 +145,7 @@ class Act:
     at: str = ""  # cells, as "3-7 9"
     rid: str = ""
     during: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True, repr=False)

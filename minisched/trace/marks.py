@@ -44,6 +44,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "stale output": {"step": NUMBER, "rid": TEXT},
     "finish": {"rid": TEXT, "reason": TEXT},
     "refused": {"rid": TEXT},
+    "clip": {"rid": TEXT, "max_new_tokens": NUMBER},
     "retraction": {"rid": TEXT},
     "stopped": {"error": TEXT},
     "loop source": {"loop": TEXT, "path": TEXT, "first_line": NUMBER, "text": TEXT},

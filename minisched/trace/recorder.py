@@ -229,6 +229,12 @@ class Program:
         if self.is_on:
             self._touch(self.lane, self.op, [Touch(kind, resource, cells, rid)])
 
+    def release(self, resource: str, cells: Iterable[int], rid: str, step: int) -> None:
+        """Record that this lane releases cells; ``step`` is the last step committed so far."""
+        if self.is_on and (at := to_text(cells)):
+            lane, resource = named(self.side, self.lane), named(self.side, resource)
+            self.acts.append(Act(lane, "release", self.op, resource, at, rid, step=step))
+
     def _touch(self, lane: str, op: int, touches: Iterable[Touch]) -> None:
         side, lane = self.side, named(self.side, lane)
         for kind, resource, cells, rid in touches:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
@@ -77,6 +77,7 @@ class Touches:
         self.program, self.relay, self.places = program, relay, places
         self.max_len, self.page_size = max_len, page_size
         self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
+        self.committed: Callable[[], int] = lambda: 0  # the scheduler's newest step
         self._followed: dict[int, weakref.ref[ForwardBatch]] = {}  # by step
 
     def declare(self, step: Laid, flat: ForwardBatch) -> StepTouches:
@@ -121,19 +122,19 @@ class Touches:
         return Touch("read", INPUTS, [batch.step])
 
     def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
-        """Host: record that pages are free: no op may touch them from now on."""
+        """Host: record that pages are released: the next owner writes after all launched reads."""
         slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
         for place in self.places:
-            self.program.touch("free", place + KV, slots, rid)
+            self.program.release(place + KV, slots, rid, self.committed())
 
     def free_row(self, lease: Lease) -> None:
-        """Host: record that a row is free, with the relay's memory of it."""
-        length = len(lease.pages) * self.page_size
+        """Host: record that a row is released, with the relay's memory of it."""
+        length, step = len(lease.pages) * self.page_size, self.committed()
         cells = range(lease.row * self.max_len, lease.row * self.max_len + length)
         for place in self.places:
-            self.program.touch("free", place + PAGE_TABLE, cells, lease.rid)
+            self.program.release(place + PAGE_TABLE, cells, lease.rid, step)
         for resource, of_row in self.relay.of_row(lease.row, length):
-            self.program.touch("free", resource, of_row, lease.rid)
+            self.program.release(resource, of_row, lease.rid, step)
 
     def memory(self, batch: ScheduleBatch, flat: ForwardBatch) -> Iterator[Touch]:
         """Yield the rows of the page table, and the KV slots that they list.

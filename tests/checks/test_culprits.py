@@ -94,6 +94,7 @@ NOT_CLOSED = Edit(
 )
 
 LONG = SamplingParams(max_new_tokens=9, ignore_eos=True)
+EXACT = "sglang,too_many_tokens=refused"  # each request gets all tokens that it asks for
 WORKLOAD = Workload(
     [
         Request("a", [7, 7, 11, 2], SamplingParams(max_new_tokens=2)),
@@ -102,7 +103,13 @@ WORKLOAD = Workload(
     ],
     arrivals=[0, 1, 1],
     aborts={5: "c"},
-    config=SchedulerConfig(kv_tokens=40, context_len=16, max_running_requests=3),
+    config=SchedulerConfig(
+        kv_tokens=40,
+        context_len=16,
+        max_running_requests=3,
+        free_rule="lease",
+        rules=EXACT,
+    ),
 )
 
 
@@ -260,8 +267,9 @@ NO_LOCK = [
 
 
 def together(requests: list[Request], **config: Any) -> Workload:
-    """They all come at once."""
-    return Workload(requests, [0] * len(requests), {}, SchedulerConfig(context_len=32, **config))
+    """They all come at once; memory goes back by the lease rule."""
+    config = {"context_len": 32, "free_rule": "lease", "rules": EXACT, **config}
+    return Workload(requests, [0] * len(requests), {}, SchedulerConfig(**config))
 
 
 ALONE = together([greedy("a", [1, 2, 3], 3)], kv_tokens=8)

@@ -104,7 +104,9 @@ def a_case(
     aborts: dict[int, str] | None = None,
     **settings: Any,
 ) -> Case:
-    config = SchedulerConfig(**{"kv_tokens": 64, "schedule_conservativeness": 0.0, **settings})
+    rules = {"rules": "sglang,too_many_tokens=refused", "free_rule": "lease"}
+    usual = {"kv_tokens": 64, "schedule_conservativeness": 0.0, **rules}
+    config = SchedulerConfig(**{**usual, **settings})
     workload = Workload(list(requests), list(arrivals) or [0] * len(requests), aborts or {}, config)
     design = read_design(loop)
     return Case(workload, design.loop, design.relay, design.options)

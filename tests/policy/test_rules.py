@@ -16,7 +16,7 @@ from minisched.core import Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
 from minisched.policy import SchedulePolicy
 from minisched.policy.rules import RULES, Rules, find_rules
-from minisched.scheduler import Scheduler, SchedulerConfig, SchedulerStuck
+from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.wiring import TREES
 from tests.support import turn
 
@@ -67,15 +67,32 @@ def test_of_one_who_ignores_eos_all_its_tokens_are_kept_back(who: str, second: s
     assert found == ["a[0:6]", second]
 
 
-@pytest.mark.parametrize("answer", ["admitted", "refused"])
-def test_one_whom_the_rules_refuse_though_it_fits(answer: str) -> None:
-    """20 + 20 tokens in a pool of 40: the rules want a page more."""
-    rules = f"sglang,too_long_alone={answer}"
-    if answer == "admitted":
-        assert run([(0, 20, 20)], 1, rules=rules, kv_tokens=40) == ["a[0:20]"]
-    else:
-        with pytest.raises(SchedulerStuck):
-            run([(0, 20, 20)], 1, rules=rules, kv_tokens=40)
+@pytest.mark.parametrize(
+    ("prompt_len", "page_size", "context_len", "fitting"),
+    [
+        (20, 1, 1024, 18),  # of 40 slots a page and one token are spared
+        (20, 4, 1024, 15),
+        (21, 4, 1024, 11),  # the prompt takes whole pages
+        (20, 1, 30, 8),  # two positions of the context are spared
+        (39, 1, 1024, 1),
+    ],
+)
+def test_a_request_gets_as_many_new_tokens_as_an_empty_pool_holds(
+    prompt_len: int, page_size: int, context_len: int, fitting: int
+) -> None:
+    config = SchedulerConfig(kv_tokens=40, page_size=page_size, context_len=context_len)
+    scheduler = Scheduler(config)
+    req = Request("a", [7] * prompt_len, SamplingParams(max_new_tokens=20))
+    scheduler.receive([req])
+    assert req.params.max_new_tokens == fitting
+    assert req.max_device_len == prompt_len + fitting and turn(scheduler).rids == ("a",)
+
+
+def test_a_request_that_asks_for_too_much_is_refused_where_none_is_clipped() -> None:
+    scheduler = Scheduler(SchedulerConfig(kv_tokens=40, rules="sglang,too_many_tokens=refused"))
+    req = Request("a", [7] * 20, SamplingParams(max_new_tokens=21))
+    scheduler.receive([req])
+    assert "together more than the KV pool of 40 slots" in req.error
 
 
 def test_for_memory_alone_a_lower_priority_makes_no_way() -> None:
@@ -270,4 +287,4 @@ def test_no_module_of_the_engine_reads_a_rule_but_those_that_turn_words_into_obj
         "scheduler/config.py",  # settings that change a word
         "scheduler/wiring.py",
     }
-    assert readers["scheduler/config.py"] <= 2
+    assert readers["scheduler/config.py"] <= 3

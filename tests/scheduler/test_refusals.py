@@ -52,7 +52,8 @@ def test_a_setting_outside_its_limits_names_both(settings: dict[str, Any], said:
 
 @pytest.mark.parametrize(("drafts", "what"), [(0, "of 20 slots."), (3, "of 17 slots (and 3 for")])
 def test_a_request_that_never_has_enough_memory_hears_what_there_is(drafts: int, what: str) -> None:
-    config = SchedulerConfig(kv_tokens=20, draft_slack=drafts)
+    rules = "sglang,too_many_tokens=refused"
+    config = SchedulerConfig(kv_tokens=20, draft_slack=drafts, rules=rules)
     params = SamplingParams(max_new_tokens=3)
     assert config.refusal(Request("r", [1] * (17 - drafts), params)) is None
     said = config.refusal(Request("r", [1] * (18 - drafts), params)) or ""

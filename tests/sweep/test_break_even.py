@@ -27,7 +27,7 @@ def test_who_counts_ties_on_one_token_and_who_does_not_loses(found: BreakEven) -
     counts, does_not = found.rows["overlap"][0, at], found.rows["overlap_thread"][0, at]
     assert counts["wasted_rows"] == 0 and does_not["wasted_rows"] == module.REQUESTS
     assert abs(found.speedups["overlap"][0, at] - 1) < TIE
-    assert found.speedups["overlap_thread"][0, at] < 0.7
+    assert found.speedups["overlap_thread"][0, at] < 0.72
 
 
 def test_four_tokens_win_most_where_host_and_device_are_equal(found: BreakEven) -> None:

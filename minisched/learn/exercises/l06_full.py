@@ -31,6 +31,23 @@ SHOWN = case(
 
 CASES = (SHOWN, *map(too_many, (*range(24), 28)))
 
+
+def reused(seed: int) -> Case:
+    """Three to six requests that take turns on one or two rows, and may end by EOS.
+
+    A second stream copies their prompts to the token pool, and waits for no step in flight.
+    """
+    return crowd(
+        seed, "overlap:token_pool", count=(3, 6), turns=(0, 3), prompt=(1, 5), new=(4, 9),
+        room=(0.5, 1.0), rows=(1, 2), eos=frozenset({3, 8, 10}),
+    )  # fmt: skip
+
+
+TWO_STREAMS = (
+    case("a: 18 -> 2; b: 7 3 5 -> 1", "overlap:token_pool", kv=4, eos={10}, cost=COST),
+    *map(reused, range(24)),
+)
+
 # -- pages_short, choose_victim, may_free: in the package's places ---------------------------------
 
 
@@ -159,7 +176,7 @@ EXERCISES = (
             def may_free(last_step, launched, returned):
                 return last_step <= returned
         """,
-        workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
+        workloads=Workloads(seeds=0, cases=TWO_STREAMS, show=TWO_STREAMS[0]),
         picture="page_allocator",
         beside="",
         hints=(
@@ -168,9 +185,10 @@ EXERCISES = (
             "Steps come back in order, so compare two numbers.",
         ),
         why=(
-            "A launched step cannot be taken back: it writes where its page table points. So "
-            "memory is free when the last step that names it has come back, and not when its "
-            "request has ended. That holds for any number of steps in flight, and of streams."
+            "A launched step cannot be taken back: it writes where its page table points. A second "
+            "stream does not wait for it. So memory is free when the last step that names it has "
+            "come back, and not when its request has ended. That holds for any number of steps in "
+            "flight, and of streams."
         ),
     ),
 )  # fmt: skip
