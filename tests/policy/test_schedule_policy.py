@@ -239,7 +239,9 @@ def test_preemption_for_a_row_takes_as_many_as_free_what_is_asked_for(
     returning: bool,
 ) -> None:  # fmt: skip
     """At least one, as a row is lacking; the lowest first, then the newest; all or nobody."""
-    scheduler = Scheduler(SchedulerConfig(kv_tokens=40, disable_radix_cache=True))
+    scheduler = Scheduler(
+        SchedulerConfig(kv_tokens=40, disable_radix_cache=True, free_rule="lease")
+    )
     reqs = [
         Request(
             f"r{at}",
