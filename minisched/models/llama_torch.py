@@ -87,13 +87,24 @@ def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: 
     return GroupView((slots.unsqueeze(1) * kv_heads + heads).flatten(), mask)
 
 
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``torch.bmm(a, b)``, with each row of a product the same for any number of rows.
+
+    In bfloat16 oneDNN has another kernel for a single matrix than for several. Its order of
+    summation depends on the number of rows, so a single matrix is multiplied twice.
+    """
+    if a.size(0) == 1 and a.dtype == torch.bfloat16:
+        return torch.bmm(a.repeat(2, 1, 1), b.repeat(2, 1, 1))[:1]
+    return torch.bmm(a, b)
+
+
 def scores(q: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
     """Return products [b, m, window] of q [b, m, d] and k [b, window, d].
 
     In float64 they are computed in blocks, because MKL's order of summation depends on the width.
     """
     if k.dtype != torch.float64:
-        return torch.bmm(q, k.transpose(1, 2))
+        return multiply(q, k.transpose(1, 2))
     b, m, d = q.size()
     blocks = k.size(1) // block
     parts = torch.bmm(q.repeat_interleave(blocks, 0), k.view(-1, block, d).transpose(1, 2))
@@ -110,7 +121,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, block: int = BLOCK) ->
     blocks = k.size(1) // block
     weights = (scores(q * d**-0.5, k) + mask).softmax(-1)
     weights = weights.view(b, m, blocks, block).transpose(1, 2).reshape(-1, m, block)
-    parts = torch.bmm(weights, v.view(-1, block, d)).view(b, blocks, m, d).unbind(1)
+    parts = multiply(weights, v.view(-1, block, d)).view(b, blocks, m, d).unbind(1)
     out = parts[0]
     for part in parts[1:]:
         out = out + part

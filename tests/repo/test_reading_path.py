@@ -78,9 +78,9 @@ def entered(loop: str) -> set[Path]:
     return {Path(code.co_filename) for code in called_in_a_settled_turn(loop)}
 
 
-def test_the_readme_tells_the_calls_of_a_settled_turn_in_their_order() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"```text\noverlap\n(.*?)```", readme, re.DOTALL)
+def test_the_page_tells_the_calls_of_a_settled_turn_in_their_order() -> None:
+    page = (ROOT / "lessons/site/docs/the_code.md").read_text(encoding="utf-8")
+    block = re.search(r"```text\noverlap\n(.*?)```", page, re.DOTALL)
     assert block is not None
     told = ["overlap", *(line.split()[0] for line in block[1].splitlines())]
     called = [code.co_qualname for code in called_in_a_settled_turn("overlap")]
