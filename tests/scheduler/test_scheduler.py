@@ -58,6 +58,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         first: list[tuple[list[int], int, int]],
     ) -> None:  # fmt: skip
         changed = {"run_ahead": depth > 1, "overrun": overrun, "eos_ids": eos_ids}
+        changed["free_rule"] = "lease"  # what it promises is checked at every step
         self.config = replace(config, vocab_size=VOCAB, **{**changed, **self.overrides})
         self.recorder = Recorder()
         self.scheduler = Scheduler(self.config, self.recorder)
