@@ -253,7 +253,8 @@ class PrefillAdder:
         rem = self.rem_chunk_tokens
         if rem is None or self.paid_tokens(extend_len) <= rem:
             return extend_len
-        return max(0, rem // self.page_size * self.page_size if self.chunks.ends_with_page else rem)
+        whole = rem // self.page_size * self.page_size if self.chunks.ends_with_page else rem
+        return max(0, min(whole, extend_len))  # a short prompt may cost a page that is not left
 
     def paid_tokens(self, extend_len: int) -> int:
         """Return what ``extend_len`` tokens of a prompt cost of a step's budget, in tokens."""

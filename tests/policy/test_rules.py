@@ -288,3 +288,16 @@ def test_no_module_of_the_engine_reads_a_rule_but_those_that_turn_words_into_obj
         "scheduler/wiring.py",
     }
     assert readers["scheduler/config.py"] <= 3
+
+
+def test_a_chunk_is_never_longer_than_its_prompt() -> None:
+    """The budget counts pages, and the decode beside the prompt leaves less than one."""
+    rules = "mini-sglang,free_rule=lease,budget_counts=pages"
+    config = SchedulerConfig(
+        rules=rules, page_size=4, chunked_prefill_size=4, enable_mixed_chunk=True
+    )
+    scheduler, two = Scheduler(config), SamplingParams(max_new_tokens=2)
+    scheduler.receive([Request("a", [7], two)])
+    turn(scheduler)
+    scheduler.receive([Request("b", [7], two)])
+    assert [(row.req.rid, len(row.ids)) for row in turn(scheduler).rows] == [("b", 1), ("a", 1)]
