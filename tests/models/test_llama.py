@@ -194,7 +194,7 @@ def test_a_llama_is_exact_to_the_bit(
 
 @pytest.mark.parametrize("matrices", [1, 2])
 def test_a_row_of_a_product_does_not_depend_on_the_number_of_rows(matrices: int) -> None:
-    """oneDNN's bfloat16 kernel for a single matrix adds in another order: a few rows in a thousand differ."""
+    """oneDNN's bfloat16 kernel for a single matrix adds in another order, for a few rows."""
     draw = torch.Generator().manual_seed(0)
     for _ in range(many(10, 40)):
         a = torch.randn(matrices, 440, 64, generator=draw).softmax(-1).bfloat16()
