@@ -193,7 +193,7 @@ def check_context(engine: Engine, ledger: PlaceholderLedger, context: PluginCont
         if req not in engine.scheduler.decode.running_reqs:
             assert item.seq_len == data.num_computed_tokens  # a prompt in chunks
         else:
-            is_put = lease.last_step == engine.scheduler.step
+            is_put = lease.last_step == engine.scheduler.leases.launched_step
             in_flight = is_put and engine.scheduler.batches_in_flight > 0
             assert item.seq_len == committed - in_flight
 
