@@ -23,7 +23,8 @@ from ..loops.design import LOOPS, find_loop
 from ..loops.run import make_engine
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..models.hash import HashModel
-from ..policy.rules import RULES, RUN_FIRST, Rules
+from ..policy.rules import RUN_FIRST, Rules
+from ..policy.systems import RULES
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..relay import CARRIERS
 from ..scheduler import SchedulerConfig

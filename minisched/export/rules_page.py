@@ -12,8 +12,10 @@ from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND
 from ..loops.run import Run
 from ..models.hash import HashModel
-from ..policy.rules import RULES, Rules, find_rules, rules_of_admission
+from ..policy.rules import Rules, rules_of_admission
+from ..policy.systems import FILES, RULES, find_rules
 from ..scheduler import SchedulerConfig
+from ..scheduler.wiring import OBJECTS
 from .recipes import Recipe
 from .tables import filled, table
 
@@ -42,7 +44,7 @@ def rules_page() -> str:
     )  # fmt: skip
     return filled(
         "diagrams/rules.md",
-        answers=table(("rule", "question", *RULES), answers),
+        answers=table(("rule", "question", *map(linked, RULES)), answers),
         words="\n".join(words()),
         count=len(workload()),
         kv=CONFIG.kv_tokens,
@@ -54,12 +56,27 @@ def rules_page() -> str:
     )
 
 
+def linked(system: str) -> str:
+    """Return a link to the file that has a system's answers."""
+    path = FILES[system].__name__.replace(".", "/")
+    return f"[{system}](../{path}.py)"
+
+
 def words() -> Iterator[str]:
-    """List the meaning of each answer."""
+    """List the meaning of each answer, with the code that gives it if it has a name of its own."""
     for item in fields(Rules):
         yield f"- `{item.name}`: {item.metadata['question']}"
         for answer, meaning in item.metadata["answers"].items():
-            yield f"  - `{answer}`: {meaning}."
+            given = OBJECTS.get(item.name, {}).get(answer)
+            yield f"  - `{answer}`{code_of(given)}: {meaning}."
+
+
+def code_of(given: object) -> str:
+    """Return the name and the file of an object, function or class in parentheses, or nothing."""
+    if given is None:
+        return ""
+    named = given if hasattr(given, "__qualname__") else type(given)
+    return f" (`{named.__qualname__}` in `{named.__module__.replace('.', '/')}.py`)"
 
 
 def changes(system: str) -> tuple[str, str]:

@@ -20,7 +20,8 @@ from ..devices.sim import SimDevice, Vector
 from ..engine.engine import Engine
 from ..models.base import ForwardBatch
 from ..models.hash import HashModel
-from ..policy.rules import DELIBERATE, Rules
+from ..policy.rules import Rules
+from ..policy.systems import DELIBERATE
 from ..scheduler import SchedulerStuck
 from .case import (
     EOS,

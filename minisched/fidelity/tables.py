@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..export.tables import ROOT, filled, table
-from ..policy.rules import DELIBERATE, RULES
+from ..policy.systems import DELIBERATE, RULES
 from ..trace.files import write_whole
 from .lockstep import UNEXPLAINED
 from .run import ORIGINALS

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..core import Lease, Request
 from ..memory import LeasePool, RadixCache
 from ..memory.prefix_cache import Settled
 from ..memory.radix_cache import TreeNode
 from .prefill_adder import PrefillAdder
+from .rules import UNWRITTEN, Deliberate, Rules
 from .sglang import EvictAhead, Ratio
+
+# -- The answers, in words, and those of the original that are not taken on purpose ----------------
+
+RULES = Rules(
+    ask_again="every_step",
+    reserves="rest",
+    budget_counts="tokens",
+    chunk_ends="anywhere",
+    too_many_tokens="refused",
+    free_rule="lease",
+    evicts="lacking",
+    chunks_enter="whole_prompt",
+    edges_end="parting",
+    split_counts="neither",
+    waiting_prefixes="stale",
+)
+DELIBERATE: Mapping[str, Deliberate] = {
+    "free_rule": Deliberate(
+        "at_once",
+        "a second stream copies prompts to the token pool, and may write a reused row "
+        "before the late token of a step in flight (mini-sglang #89)",
+    ),
+    "enters_cache": Deliberate("known", UNWRITTEN),
+    "length_frees": Deliberate("last_launch", "the step of its last token still reads it"),
+}
 
 
 class Rest(Ratio):

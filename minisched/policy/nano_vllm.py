@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..core import Request
 from ..memory import BlockPool
 from ..memory.block_pool import Block
 from .mini_sglang import Rest
 from .prefill_adder import PrefillAdder
+from .rules import Deliberate, Rules
+
+# -- The answers, in words, and those of the original that are not taken on purpose ----------------
+
+RULES = Rules(
+    ask_again="every_step",
+    reserves="prompt",
+    budget_counts="tokens",
+    chunk_ends="anywhere",
+    who_is_cut="first",
+    too_many_tokens="refused",
+    victim="newest",
+    retracted_waits="old_place",
+    prefix_cache="blocks",
+    block_line="one_line",
+    output_pages="running",
+    evicts="lacking",
+    waiting_prefixes="stale",
+)
+DELIBERATE: Mapping[str, Deliberate] = {}
 
 
 class Prompt(Rest):

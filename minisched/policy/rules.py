@@ -1,14 +1,14 @@
-"""The rules of each system, side by side: where the published schedulers differ, and how.
+"""The questions that the published schedulers answer differently, with all of their answers.
 
 Lengths, leases, budgets and batches are the same code for all systems. Each difference is one field
-below: a question, and a word for every published answer. A system is one answer to each question.
-``scheduler/wiring.py`` turns the words into objects. ``minisched fidelity`` runs each system in
-lockstep with the original's own code.
+of ``Rules``: a question, and a word for every published answer. A system is one answer to each
+question, in a file of its own (``sglang.py``, ``mini_sglang.py``, ``vllm.py``, ``nano_vllm.py``).
+``scheduler/wiring.py`` turns the words into objects of these files. ``minisched fidelity`` runs
+each system in lockstep with the original's own code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -193,72 +193,10 @@ def answers(name: str) -> tuple[str, ...]:
 
 RUN_FIRST, FREE_RULES = answers("run_first"), answers("free_rule")
 
-RULES: Mapping[str, Rules] = {
-    "sglang": Rules(),
-    "mini-sglang": Rules(
-        ask_again="every_step",
-        reserves="rest",
-        budget_counts="tokens",
-        chunk_ends="anywhere",
-        too_many_tokens="refused",
-        free_rule="lease",
-        evicts="lacking",
-        chunks_enter="whole_prompt",
-        edges_end="parting",
-        split_counts="neither",
-        waiting_prefixes="stale",
-    ),
-    "vllm": Rules(
-        run_first="unified",
-        ask_again="every_step",
-        too_many_tokens="refused",
-        prefix_cache="blocks",
-        prompt_pages="scheduled",
-        output_pages="running",
-        retracted_waits="old_place",
-        evicts="lacking",
-        waiting_prefixes="stale",
-    ),
-    "nano-vllm": Rules(
-        ask_again="every_step",
-        reserves="prompt",
-        budget_counts="tokens",
-        chunk_ends="anywhere",
-        who_is_cut="first",
-        too_many_tokens="refused",
-        victim="newest",
-        retracted_waits="old_place",
-        prefix_cache="blocks",
-        block_line="one_line",
-        output_pages="running",
-        evicts="lacking",
-        waiting_prefixes="stale",
-    ),
-}
-"""By system."""
-
-
-def find_rules(text: str) -> Rules:
-    """Return a system's rules, maybe with answers changed: ``sglang,free_rule=at_once``.
-
-    Raises:
-        ValueError: there is no such system, rule or answer.
-    """
-    system, *changes = text.split(",")
-    if system not in RULES:
-        known = ", ".join(RULES)
-        raise ValueError(f"rules are {system!r}, but they must be those of one of {known}.")
-    answers = dict(change.partition("=")[::2] for change in changes)
-    for name in answers:
-        if name not in Rules.__dataclass_fields__:
-            known = ", ".join(Rules.__dataclass_fields__)
-            raise ValueError(f"there is no rule {name!r}; the rules are {known}.")
-    return replace(RULES[system], **answers)
-
 
 @dataclass(frozen=True)
 class Deliberate:
-    """An answer of an original that its preset here does not give, and the reason."""
+    """An answer of an original that its rules here do not give, and the reason."""
 
     answer: str
     reason: str
@@ -268,21 +206,6 @@ UNWRITTEN = (
     "a failed step has not written it; the original ends with such a step, but here other requests "
     "go on, and one that found it would read garbage"
 )
-DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
-    "sglang": {
-        "enters_cache": Deliberate("launched", UNWRITTEN),
-    },
-    "mini-sglang": {
-        "free_rule": Deliberate(
-            "at_once",
-            "a second stream copies prompts to the token pool, and may write a reused row "
-            "before the late token of a step in flight (mini-sglang #89)",
-        ),
-        "enters_cache": Deliberate("known", UNWRITTEN),
-        "length_frees": Deliberate("last_launch", "the step of its last token still reads it"),
-    },
-}
-"""By system and rule. All other answers are the original's, as ``minisched fidelity`` checks."""
 
 
 def chunk_problem(rules: Rules, size: int, page_size: int, is_mixed: bool) -> str:

@@ -1,17 +1,27 @@
 """SGLang's answers: the memory reserved for running requests, the victim, what may be shared.
 
-``rules.py`` asks the questions, and ``scheduler/wiring.py`` takes each answer from the file of its
-system: this one, ``mini_sglang.py``, ``vllm.py`` or ``nano_vllm.py``.
+``rules.py`` has the questions. ``RULES`` has a word for each answer, and ``scheduler/wiring.py``
+turns the words into the objects below, and into those of ``mini_sglang.py``, ``vllm.py`` and
+``nano_vllm.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..core import Lease, Request
 from ..memory import LeasePool
 from ..memory.prefix_cache import Settled
 from .prefill_adder import CLIP_MAX_NEW_TOKENS, PrefillAdder
+from .rules import UNWRITTEN, Deliberate, Rules
+
+# -- The answers, in words, and those of the original that are not taken on purpose ----------------
+
+RULES = Rules()
+DELIBERATE: Mapping[str, Deliberate] = {
+    "enters_cache": Deliberate("launched", UNWRITTEN),
+}
+
 
 # -- reserves: memory that must be left for a request to start -------------------------------------
 
@@ -76,7 +86,7 @@ def fewest_outputs(running: Iterable[Request]) -> Request:
 
 
 class Launched(Settled):
-    """Share all that is launched; ``DELIBERATE`` in ``rules.py`` replaces it by ``Settled``.
+    """Share all that is launched; ``DELIBERATE`` replaces it by ``Settled``.
 
     A chunk enters once the next step is scheduled. Of a finished request the last token enters,
     too, if a step in flight computes it.

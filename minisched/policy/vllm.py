@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..core import Request
@@ -13,6 +13,22 @@ from .decode import DecodeManager
 from .nano_vllm import Prompt
 from .prefill_adder import PrefillAdder
 from .retraction import Retraction
+from .rules import Deliberate, Rules
+
+# -- The answers, in words, and those of the original that are not taken on purpose ----------------
+
+RULES = Rules(
+    run_first="unified",
+    ask_again="every_step",
+    too_many_tokens="refused",
+    prefix_cache="blocks",
+    prompt_pages="scheduled",
+    output_pages="running",
+    retracted_waits="old_place",
+    evicts="lacking",
+    waiting_prefixes="stale",
+)
+DELIBERATE: Mapping[str, Deliberate] = {}
 
 
 class Planned(Prompt):

@@ -13,14 +13,8 @@ from ..core.form import wrong_form
 from ..core.logprobs import logprob_problem
 from ..core.sampling import shown
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
-from ..policy.rules import (
-    FREE_RULES,
-    RULES,
-    Rules,
-    chunk_problem,
-    find_rules,
-    fitting_tokens,
-)
+from ..policy.rules import FREE_RULES, Rules, chunk_problem, fitting_tokens
+from ..policy.systems import RULES, find_rules
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")

@@ -33,8 +33,9 @@ from ..policy import (
 from ..policy.mini_sglang import EvictLacking, Known, QuietSplits, Rest
 from ..policy.nano_vllm import OneLine, Prompt, newest
 from ..policy.prefill_adder import ChunkRule, Reserve
-from ..policy.rules import Rules, find_rules, rules_of_admission
+from ..policy.rules import Rules, rules_of_admission
 from ..policy.sglang import EvictAhead, Launched, Ratio, fewest_outputs
+from ..policy.systems import find_rules
 from ..policy.vllm import Planned
 from ..trace import Recorder
 from .config import SchedulerConfig
@@ -55,6 +56,16 @@ FREE_RULES: Mapping[str, FreeRule] = {
 ENTRIES: Mapping[str, Settled] = {"settled": SETTLED, "launched": Launched(), "known": Known()}
 TREES: Mapping[str, type[RadixCache]] = {"both": RadixCache, "neither": QuietSplits}
 BLOCK_POOLS: Mapping[str, type[BlockPool]] = {"hashed_last": BlockPool, "one_line": OneLine}
+OBJECTS: Mapping[str, Mapping[str, object]] = {
+    "reserves": RESERVES,
+    "victim": VICTIMS,
+    "evicts": EVICTIONS,
+    "free_rule": FREE_RULES,
+    "enters_cache": ENTRIES,
+    "split_counts": TREES,
+    "block_line": BLOCK_POOLS,
+}
+"""By rule and answer, for the page of rules; the other answers are conditions below."""
 
 
 def chunk_rule(rules: Rules) -> ChunkRule:

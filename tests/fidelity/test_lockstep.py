@@ -38,7 +38,7 @@ from minisched.fidelity.lockstep import (
 )
 from minisched.fidelity.original import DEVICE, ENTRY, LISTENER, SETTINGS, Original, Turns
 from minisched.fidelity.run import EQUAL, ORIGINALS, Player, dealt, in_lockstep
-from minisched.policy.rules import DELIBERATE, find_rules
+from minisched.policy.systems import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig
 from tests.support import many
 

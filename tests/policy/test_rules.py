@@ -15,7 +15,8 @@ import minisched
 from minisched.core import Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
 from minisched.policy import SchedulePolicy
-from minisched.policy.rules import RULES, Rules, find_rules
+from minisched.policy.rules import Rules
+from minisched.policy.systems import RULES, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.wiring import TREES
 from tests.support import turn

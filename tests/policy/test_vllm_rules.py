@@ -11,7 +11,8 @@ import pytest
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.features.stale import StaleOutputs
 from minisched.memory import self_check
-from minisched.policy.rules import RULES, Rules, find_rules
+from minisched.policy.rules import Rules
+from minisched.policy.systems import RULES, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import check_memory
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minisched.policy.rules import DELIBERATE
+from minisched.policy.systems import DELIBERATE
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / "lessons/site/docs/fidelity.json").read_text(encoding="utf-8"))
