@@ -375,7 +375,8 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     ),
     "capstone": (
         "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
-        # too careful, which no law forbids:
+        # too careful, which no law forbids (a request alone never needs all of the memory):
+        "if need >= free or (req.extend_len > left and (not room.may_cut) and prompts):",
         "return sum(whole) + sum(map(room.pages_held, holding))",
         "whole = (-(-req.max_device_len * room.page_size) for req in holding)",
     ),
