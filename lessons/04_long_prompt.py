@@ -36,10 +36,10 @@
 import minisched as ms
 from minisched import learn
 from minisched.core import Request, SamplingParams
-from minisched.devices.profiles import find_profile
 from minisched.models.hash import HashModel
 from minisched.policy.sglang import Ratio
 from minisched.policy.waiting import lpm
+from minisched.replay.profiles import find_profile
 
 # %% [markdown]
 # ## A run

@@ -36,10 +36,10 @@
 import minisched as ms
 from minisched import learn
 from minisched.core import Request, SamplingParams
-from minisched.devices.profiles import find_profile
 from minisched.models.hash import HashModel
 from minisched.policy.admission import mix_with_running
 from minisched.policy.vllm import UnifiedBudget
+from minisched.replay.profiles import find_profile
 from minisched.replay.replay import LengthModel, play
 from minisched.replay.trace_file import BlockPrompt
 from minisched.scheduler import SchedulerConfig

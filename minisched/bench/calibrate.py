@@ -18,9 +18,9 @@ from typing import Any, cast
 from ..checks.overlap import union, within
 from ..core import Request, SamplingParams
 from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
-from ..devices.profiles import HostCost, MachineCost
 from ..loops.run import Run, run_to_end, warm_up
 from ..models.base import Model
+from ..replay.profiles import HostCost, MachineCost
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from ..trace.events import is_host

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ..bench.calibrate import fit_costs
 from ..bench.figures import machine, versions
-from ..devices.profiles import Profile, as_json
 from ..devices.registry import open_device
 from ..models.llama import AUTO
 from ..models.registry import open_model
+from ..replay.profiles import Profile, as_json
 from ..trace.files import write_whole
 from .layout import say, say_command, work_progress
 from .options import DTYPE_HELP, MODEL_HELP, choose_loops, setting

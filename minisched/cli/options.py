@@ -39,13 +39,13 @@ from ..defaults import (
     usual_cost,
 )
 from ..devices.cost import MILLISECOND, CostModel
-from ..devices.profiles import PROFILES, find_profile
 from ..engine.log import log_to
 from ..loops.design import find_loop, loops_as_before
 from ..models.base import Model
 from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..own_loops import add_loop
+from ..replay.profiles import PROFILES, find_profile
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import too_long
 from ..trace.files import UNPACKED_MIB, read_text

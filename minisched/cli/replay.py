@@ -10,7 +10,7 @@ import typer
 from ..checks.history import many
 from ..core import Output
 from ..core.text import printable
-from ..devices.profiles import DEFAULT_PROFILE, find_profile
+from ..replay.profiles import DEFAULT_PROFILE, find_profile
 from ..replay.replay import LengthModel, as_json, config_for, play
 from ..replay.trace_file import TraceFile
 from .exit import BAD_INPUT

@@ -110,3 +110,17 @@ SIM_COST = CostModel(
     logprobs=300 * MICROSECOND,
 )
 NO_COST = CostModel()
+
+
+def of_milliseconds(host: float, device: float, copy: float, token: float = 0) -> CostModel:
+    """Return the costs of one step, in ms; half of ``host`` is before the step, half after it.
+
+    Each token of a step costs the device ``token`` in addition to ``device``.
+    """
+    before = round(host * MILLISECOND) // 2
+    return CostModel(
+        {"schedule": before, "process": round(host * MILLISECOND) - before},
+        forward_base=round(device * MILLISECOND),
+        forward_per_token=round(token * MILLISECOND),
+        copy=round(copy * MILLISECOND),
+    )

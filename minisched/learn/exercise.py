@@ -27,8 +27,7 @@ from typing import Any
 from ..checks.case import Case
 from ..checks.draw import LEVELS, at_level, draw, read_design
 from ..checks.judge import Finding, Verdict
-from ..devices.cost import CostModel
-from ..devices.profiles import of_milliseconds
+from ..devices.cost import CostModel, of_milliseconds
 from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
 from ..museum.exhibit import case

@@ -8,8 +8,7 @@ from math import inf
 from ..checks.oracle import hash_oracle
 from ..checks.overlap import measure
 from ..core import Request, SamplingParams
-from ..devices.cost import MILLISECOND
-from ..devices.profiles import of_milliseconds
+from ..devices.cost import MILLISECOND, of_milliseconds
 from ..devices.registry import open_device
 from ..export.notebook import NotebookPicture, Table, traces_of
 from ..export.runs import compare

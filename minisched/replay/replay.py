@@ -11,7 +11,6 @@ from typing import Any, cast
 from ..core import Output, Request, ScheduleBatch
 from ..devices.base import Array, Buffer, Device
 from ..devices.cost import CostModel
-from ..devices.profiles import Profile
 from ..devices.sim import SimDevice, Vector
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
@@ -27,6 +26,7 @@ from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import NullRecorder, Recorder
 from ..worker import Step, Worker
+from .profiles import Profile
 from .trace_file import Survey, Turn
 
 # -- Settings with which every request of a trace can finish ---------------------------------------

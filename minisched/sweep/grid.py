@@ -32,9 +32,9 @@ from typing import Any
 
 from ..core import Request, SamplingParams
 from ..defaults import MOST_REQUESTS
-from ..devices.cost import SIM_COST, CostModel
-from ..devices.profiles import find_profile, of_milliseconds
+from ..devices.cost import SIM_COST, CostModel, of_milliseconds
 from ..loops.design import find_loop
+from ..replay.profiles import find_profile
 from ..scheduler import SchedulerConfig
 from ..trace.files import read_text
 

@@ -27,12 +27,12 @@ from typing import Any
 from ..checks.overlap import measure
 from ..defaults import config_from
 from ..devices.cost import MILLISECOND
-from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..devices.registry import MissingExtra, load_module
 from ..engine.metrics import Metrics
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import run_to_end
 from ..models.hash import HashModel
+from ..replay.profiles import DEFAULT_PROFILE, find_profile
 from ..replay.replay import LengthModel, config_for, play
 from ..replay.trace_file import TraceFile
 from ..trace.files import write_whole

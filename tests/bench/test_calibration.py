@@ -15,7 +15,11 @@ from minisched.bench.calibrate import CalibrationLoad, fit_costs, observe
 from minisched.checks.laws import find_backwards
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, CostModel, Pace
-from minisched.devices.profiles import (
+from minisched.devices.sim import SimDevice
+from minisched.loops.run import run_loop
+from minisched.models.base import Model
+from minisched.models.hash import HashModel
+from minisched.replay.profiles import (
     HostCost,
     MachineCost,
     Profile,
@@ -24,10 +28,6 @@ from minisched.devices.profiles import (
     interpolate,
     read_profile,
 )
-from minisched.devices.sim import SimDevice
-from minisched.loops.run import run_loop
-from minisched.models.base import Model
-from minisched.models.hash import HashModel
 from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
 

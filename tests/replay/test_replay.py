@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from minisched.core import FinishReason
 from minisched.devices.cost import SIM_COST, CostModel
-from minisched.devices.profiles import H100, LLAMA_8B, PROFILES, MachineCost, Profile
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.design import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
+from minisched.replay.profiles import H100, LLAMA_8B, PROFILES, MachineCost, Profile
 from minisched.replay.replay import LengthModel, ReplayedRun, config_for, play
 from minisched.replay.trace_file import BLOCK, TraceFile, TraceRequest
 from minisched.trace import Recorder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minisched.core import Output, Request
-from minisched.devices.profiles import PROFILES
+from minisched.replay.profiles import PROFILES
 from minisched.replay.replay import LengthModel, ReplayedRun, config_for, play
 from minisched.replay.trace_file import Survey, TraceFile, Turn
 

@@ -36,7 +36,7 @@
 from itertools import chain
 
 from minisched.core import Request, SamplingParams
-from minisched.devices.profiles import find_profile
+from minisched.replay.profiles import find_profile
 from minisched.replay.replay import LengthModel, play
 from minisched.replay.trace_file import BlockPrompt
 from minisched.scheduler import SchedulerConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...checks.overlap import forwards
 from ...core import Request, SamplingParams
-from ...devices.profiles import of_milliseconds
+from ...devices.cost import of_milliseconds
 from ...devices.registry import open_device
 from ...export.layout import view_of_steps
 from ...export.runs import side_by_side

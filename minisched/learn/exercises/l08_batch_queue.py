@@ -10,7 +10,7 @@ from typing import Any
 
 from ...checks.case import Case
 from ...core import Request
-from ...devices.profiles import of_milliseconds
+from ...devices.cost import of_milliseconds
 from ...engine.engine import Engine
 from ...export.layout import view_of_steps
 from ...export.runs import side_by_side

@@ -1,4 +1,4 @@
-"""Costs of steps for ``sim``: from three round figures, or from a profile of a real machine.
+"""Costs of steps for ``sim`` from a profile of a real machine.
 
 A published profile is computed from sizes of models and peak figures of GPUs; no figure of it was
 measured. ``minisched calibrate`` fits a measured profile to runs on a machine.
@@ -14,25 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from ..devices.cost import ADDED_TO, MICROSECOND, CostModel, Pace
 from ..trace.files import read_text
-from .cost import ADDED_TO, MICROSECOND, MILLISECOND, CostModel, Pace
-
-# -- A machine of round figures -------------------------------------------------------------------
-
-
-def of_milliseconds(host: float, device: float, copy: float, token: float = 0) -> CostModel:
-    """Return the costs of one step, in ms; half of ``host`` is before the step, half after it.
-
-    Each token of a step costs the device ``token`` in addition to ``device``.
-    """
-    before = round(host * MILLISECOND) // 2
-    return CostModel(
-        {"schedule": before, "process": round(host * MILLISECOND) - before},
-        forward_base=round(device * MILLISECOND),
-        forward_per_token=round(token * MILLISECOND),
-        copy=round(copy * MILLISECOND),
-    )
-
 
 # -- The costs of steps on one machine: more than a few constants ----------------------------------
 
