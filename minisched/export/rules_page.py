@@ -13,7 +13,7 @@ from ..devices.cost import MILLISECOND
 from ..loops.run import Run
 from ..models.hash import HashModel
 from ..policy.rules import Rules, rules_of_admission
-from ..policy.systems import FILES, RULES, find_rules
+from ..policy.systems import RULES, find_rules
 from ..scheduler import SchedulerConfig
 from ..scheduler.wiring import OBJECTS
 from .recipes import Recipe
@@ -44,7 +44,7 @@ def rules_page() -> str:
     )  # fmt: skip
     return filled(
         "diagrams/rules.md",
-        answers=table(("rule", "question", *map(linked, RULES)), answers),
+        answers=table(("rule", "question", *RULES), answers),
         words="\n".join(words()),
         count=len(workload()),
         kv=CONFIG.kv_tokens,
@@ -54,12 +54,6 @@ def rules_page() -> str:
         vllm_same=vllm_same,
         others=table(HEADS, (row_of(f"`{name}`", name) for name in OTHERS)),
     )
-
-
-def linked(system: str) -> str:
-    """Return a link to the file that has a system's answers."""
-    path = FILES[system].__name__.replace(".", "/")
-    return f"[{system}](../{path}.py)"
 
 
 def words() -> Iterator[str]:
