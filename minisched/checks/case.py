@@ -277,6 +277,10 @@ def smaller_requests(workload: Workload) -> Iterator[dict[str, Any]]:
         plain = SamplingParams(max_new_tokens=count)
         if params != plain:
             changes += [{"params": plain}, {"params": replace(plain, ignore_eos=True)}]
+            changes += [
+                {"params": replace(params, **{name: getattr(plain, name)})}
+                for name in changed(params, plain)
+            ]
         changes += [{"prompt": req.prompt[:length]} for length in lower(len(req.prompt), 1)]
         changes += [{"params": replace(params, max_new_tokens=fewer)} for fewer in lower(count, 1)]
         for change in changes:
