@@ -158,6 +158,10 @@ class Engine:
         reasons = (item.missing_history(batch, steps_ahead) for item in batch.features)
         return next(filter(None, reasons), "")
 
+    def has_history(self, batch: ScheduleBatch) -> bool:
+        """Return whether a token that the step samples depends on the tokens before it."""
+        return any(feature.has_history(batch) for feature in batch.features)
+
     def must_delay_sample(self, batch: ScheduleBatch) -> bool:
         """Return whether a step must be launched without its sampling; mark it if so.
 

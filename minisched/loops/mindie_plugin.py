@@ -240,8 +240,7 @@ class PluginManager:
         batch, label = step.batch, step.label
         postprocess_done = self.device.signal(f"postprocess_done {batch.step}")
         waits = self.fill_host is None and engine.must_delay_sample(batch)
-        has_history = any(feature.has_history(batch) for feature in batch.features)
-        builds_mask = has_history and not waits
+        builds_mask = engine.has_history(batch) and not waits
         if builds_mask:
             if reason := engine.missing_history(batch):  # the mask goes before the launch
                 engine.recording.must_wait(batch, reason, "forward")

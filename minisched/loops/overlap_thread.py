@@ -118,7 +118,7 @@ class TpModelWorkerClient:
         engine, signal, number = self.engine, self.device.signal, batch.step
         step, cost = self.worker.step_class(batch), engine.cost
         future = FutureStep(step, signal(f"sync_event {number}"), signal(f"launch_done {number}"))
-        if waits or any(feature.has_history(batch) for feature in batch.features):
+        if waits or engine.has_history(batch):
             future.sampling_info_done = signal(f"sampling_info_done {number}")
         self.input_queue.wait(future.sync_event)
         launched = self.input_queue.launch(
