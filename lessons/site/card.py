@@ -14,9 +14,9 @@ from zlib import crc32
 
 from minisched.checks.overlap import measure
 from minisched.export.layout import View, lane_side, steady_views
-from minisched.export.looks import css
+from minisched.export.looks import LIGHT, css
 from minisched.export.recipes import trace_of
-from minisched.export.svg_style import style_of
+from minisched.export.svg_style import FONT, painted, style_of
 from minisched.export.units import ms
 from minisched.trace.events import is_host
 
@@ -49,11 +49,12 @@ def card() -> str:
     before, after = (view.duration for view in views)
     drawn.append(f'<text class="inside faint" x="{LEFT + after * scale + 20:.1f}" y="490">'
                  f"3 steps: {ms(after)} ms, not {ms(before)}</text>")  # fmt: skip
+    drawn.insert(0, f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>')
     body = "\n".join(drawn)
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = style_of(body).replace("</style>", LETTERS + "</style>")
-    paper = f'<rect width="{WIDTH}" height="{HEIGHT}" style="fill: var(--paper)"/>'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{style}\n{paper}\n{body}\n</svg>\n'
+    font = f'font-family="{FONT}" fill="{LIGHT["ink"]}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>\n{style}\n{painted(body)}\n</svg>\n'
 
 
 def strip(view: View, top: int, scale: float) -> list[str]:

@@ -9,9 +9,14 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from .looks import DARK
+from .svg_style import painted
+
 STANDS, PLAYS = 4.0, 10.0  # seconds of the whole picture, and of playing
 FADE = 0.4  # seconds, at both ends
-LANE = re.compile(r'<rect class="lane" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)')
+LANE = re.compile(
+    r'<rect class="lane"[^x]* x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)'
+)
 FRAME = 2  # pixels of a veil beyond the lanes, for the frames of their last boxes
 APART = 30  # pixels between lanes that belong to two parts of a picture
 ROUND = STANDS + FADE + PLAYS + FADE
@@ -30,7 +35,7 @@ def playing(svg: str) -> str:
     wide = width + FRAME
     veil = "".join(f"M{left} {top:.1f}h{wide}V{bottom:.1f}h-{wide}z" for top, bottom in sides)
     line = "".join(f"M{left} {top:.1f}V{bottom:.1f}" for top, bottom in sides)
-    drawn = f'<path class="veil" d="{veil}"/>\n<path class="cursor" d="{line}"/>\n'
+    drawn = painted(f'<path class="veil" d="{veil}"/>\n<path class="cursor" d="{line}"/>\n')
     before, end, after = svg.rpartition("</svg>")
     return before.replace("</style>", _rules(left, width) + "</style>", 1) + drawn + end + after
 
@@ -41,8 +46,8 @@ def _rules(left: float, width: float) -> str:
         f"{100 * at / ROUND:.2f}%" for at in (STANDS, STANDS + FADE, ROUND - FADE, ROUND)
     )
     rules = [
-        ".veil { fill: var(--paper); opacity: 0 }",
-        ".cursor { fill: none; stroke: var(--bubble); stroke-width: 2; opacity: 0 }",
+        f"@media (prefers-color-scheme: dark) {{ .veil {{ fill: {DARK['paper']} }} "
+        f".cursor {{ stroke: {DARK['bubble']} }} }}",
         f"@media (prefers-reduced-motion: no-preference) {{ .veil {{ animation: veil {ROUND}s "
         f"linear infinite; transform-origin: {left + width + FRAME}px 0 }}",
         f".cursor {{ animation: cursor {ROUND}s linear infinite }} }}",

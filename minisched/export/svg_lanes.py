@@ -155,6 +155,9 @@ class LanesDrawing:
             words, middle, _ = next(rest, first) if first[2] else first
             self.page.said.add(words)
             kind = f"small in-{css(item.kind)}"
+            if item.kind in ("bubble", "waited"):  # off the hatching, for programs without rims
+                room = 0.9 * width_of(words, 11, bold=True)
+                self.page.rect("halo", middle - room / 2, strip.y + 2, room, self.box - 4)
             self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
 
     def _places(self, item: LaneItem, strip: _Strip) -> Iterator[tuple[str, float, bool]]:

@@ -9,9 +9,9 @@ from xml.sax.saxutils import escape as escape_xml
 from xml.sax.saxutils import quoteattr
 
 from ..core.text import printable
-from .looks import OVER, SIGNS, UNDER, css
+from .looks import LIGHT, OVER, SIGNS, UNDER, css
 from .scene import Data, LaneItem, Scene
-from .svg_style import style_of
+from .svg_style import FONT, painted, style_of
 from .units import exact, ms, tick_step
 
 WIDTH, MARGIN = 860, 20  # pixels: the page, and its empty margin left and right
@@ -208,13 +208,18 @@ class SvgPage:
 
     def finish(self) -> str:
         """Return the whole file."""
-        height, drawn = round(self.top + 14), "\n".join(self.drawn)
+        height = round(self.top + 14)
+        paper = (
+            f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
+            'rx="8"/>'
+        )
+        drawn = "\n".join([paper, *self.drawn])
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            f'width="{WIDTH}" height="{height}" role="img">\n'
-            f"<title>{escape(self.scene.title)}</title>\n{style_of(drawn)}\n"
-            f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
-            f'rx="8"/>\n{drawn}\n</svg>\n'
+            f'width="{WIDTH}" height="{height}" font-family="{FONT}" font-size="12" '
+            f'fill="{LIGHT["ink"]}" role="img">\n'
+            f"<title>{escape(self.scene.title)}</title>\n{style_of(drawn)}\n{painted(drawn)}\n"
+            "</svg>\n"
         )
 
 

@@ -1,28 +1,89 @@
-"""The style sheet of an SVG, for light and dark paper, with only the rules in use."""
+"""The look of an SVG's shapes: attributes for light paper, a style sheet for dark paper.
+
+Colours are attributes, because many programs read no style sheet: LaTeX, slide programs, librsvg. A
+style sheet overrides attributes, so in a browser the picture follows its reader from light to dark.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
 from .looks import ARROWS, DARK, DARK_TEXT, LIGHT, LOOKS, ON_DARK, css
 
-FONT = 'system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif'
-LINES = "fill:none;stroke-width:1.1"
-TEXTURES = {  # on a tile of 8 by 8 pixels: the path, and its style
-    "stripes": ("M-2 2L2 -2M0 8L8 0M6 10L10 6", f"{LINES};opacity:.45"),
-    "dots": ("M2 2h0M6 6h0", "fill:none;stroke-width:2;stroke-linecap:round;opacity:.5"),
-    "cross": ("M-2 2L2 -2M0 8L8 0M6 10L10 6M-2 6L2 10M0 0L8 8M6 -2L10 2", f"{LINES};opacity:.6"),
-    "hatch": ("M-2 6L2 10M0 0L8 8M6 -2L10 2", f"{LINES};opacity:.6"),
-}
-INKS = {"bubble": "var(--bubble)", "waited": "var(--waited)", "wait": "var(--faint)"}
+FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
+TEXTURES: dict[str, tuple[str, dict[str, str]]] = {  # on a tile of 8 by 8 pixels: path, its look
+    "stripes": ("M-2 2L2 -2M0 8L8 0M6 10L10 6", {"stroke-width": "1.1", "opacity": ".45"}),
+    "dots": ("M2 2h.1M6 6h.1",
+             {"stroke-width": "2", "stroke-linecap": "round", "opacity": ".5"}),
+    "cross": ("M-2 2L2 -2M0 8L8 0M6 10L10 6M-2 6L2 10M0 0L8 8M6 -2L10 2",
+              {"stroke-width": "1.1", "opacity": ".6"}),
+    "hatch": ("M-2 6L2 10M0 0L8 8M6 -2L10 2", {"stroke-width": "1.1", "opacity": ".6"}),
+}  # fmt: skip
+INKS = {"bubble": "$bubble", "waited": "$waited", "wait": "$faint"}
+CLASS = re.compile(r'class="([^"]*)"')
+Look = Mapping[str, str]  # attributes; ``$ink`` is a colour by its name in ``looks.COLOURS``
+
+
+def painted(drawn: str) -> str:
+    """Return shapes with the attributes of their classes, on light paper."""
+    return CLASS.sub(lambda found: found[0] + attributes(found[1]), drawn)
+
+
+@cache
+def attributes(classes: str) -> str:
+    """Return the attributes of some classes; a later rule overrides an earlier one."""
+    look = {name: value for _, has in matching(classes) for name, value in has.items()}
+    look.pop("rim", None)
+    return "".join(f' {name}="{colour(value, LIGHT)}"' for name, value in look.items())
+
+
+def matching(classes: str) -> Iterator[tuple[str, Look]]:
+    """Yield the rules whose words are all among some classes."""
+    has = set(classes.split())
+    return ((words, look) for words, look in RULES if has.issuperset(words.split()))
 
 
 def style_of(drawn: str) -> str:
     """Return style sheet, textures and arrow heads, as far as ``drawn`` uses them."""
-    lists = (piece.split('"', 1)[0].split() for piece in drawn.split('class="')[1:])
-    classes = {word.removeprefix("in-") for words in lists for word in words}
-    rules = [rule for name, rule in RULES if not name or name in classes]
-    said = "\n".join([*rules, variables()])
-    defs = "".join(shape for name, shape in DEFS.items() if f"url(#{name})" in said)
-    return f"<style>\n{said}\n</style>\n" + (f"<defs>{defs}</defs>" if defs else "")
+    links = set(re.findall(r"url\(#([\w-]+)\)", painted(drawn)))
+    defs = "".join(shape for name, shape in DEFS.items() if name in links)
+    used = {words for classes in CLASS.findall(drawn + defs) for words, _ in matching(classes)}
+    rules = [(words, look) for words, look in RULES if words in used]
+    dark = [f"svg {{ fill: {DARK['ink']} }}"]
+    for words, look in rules:
+        paints = [
+            f"{'stroke' if name == 'rim' else name}: {colour(value, DARK)}"
+            for name, value in look.items()
+            if value.startswith("$") or value == "none" or name == "rim"
+        ]
+        if paints:
+            dark.append(f"{selector(words)} {{ {'; '.join(paints)} }}")
+    sheet = ["@media (prefers-color-scheme: dark) {", *dark, "}"]
+    rims = [(selector(words), colour(look["rim"], LIGHT)) for words, look in rules if "rim" in look]
+    if rims:
+        # in @supports: a program without paint-order would draw the rim over the letters
+        names = ", ".join(name for name, _ in rims)
+        sheet = [
+            "@supports (paint-order: stroke) {",
+            f"{names} {{ stroke-width: 3px; paint-order: stroke; stroke-linejoin: round }}",
+            *(f"{name} {{ stroke: {rim} }}" for name, rim in rims),
+            "}",
+            *sheet,
+        ]
+    style = "\n".join(["<style>", *sheet, "</style>", ""])
+    return style + (f"<defs>{painted(defs)}</defs>" if defs else "")
+
+
+def selector(words: str) -> str:
+    """Return the style sheet's name of a rule."""
+    return "".join(f".{word}" for word in words.split())
+
+
+def colour(value: str, paper: Mapping[str, str]) -> str:
+    """Return a colour by its name on light or dark paper; any other value as it is."""
+    return paper[value[1:]] if value.startswith("$") else value
 
 
 def variables() -> str:
@@ -34,89 +95,106 @@ def variables() -> str:
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
-def _ground(kind: str) -> str:
+def ground(kind: str) -> str:
     """Return the colour under a kind's texture and words."""
-    return f"var(--{kind})" if kind in ON_DARK else LOOKS[kind].fill or "var(--paper)"
+    return f"${kind}" if kind in ON_DARK else LOOKS[kind].fill or "$paper"
 
 
-def _box_rule(kind: str) -> str:
+def looks_of(kind: str) -> Iterator[tuple[str, Look]]:
+    """Yield the rules of a kind: its box, the words in it, and the tile of its texture."""
     has, name = LOOKS[kind], css(kind)
-    fill = f"url(#of-{name})" if has.texture else _ground(kind)
-    border, ink, bold = "", "var(--ink)" if kind in ON_DARK else has.text, ""
+    box = {"fill": f"url(#of-{name})" if has.texture else ground(kind)}
+    words = {"fill": "$ink" if kind in ON_DARK else has.text, "rim": ground(kind)}
     if not has.fill:
-        line = INKS.get(kind, "var(--bubble)" if kind == "lacking" else "var(--faint)")
-        line = "none" if kind == "stale" else line
-        dash = "" if kind in ("bubble", "waited", "lacking") else "; stroke-dasharray: 3 2"
-        border, ink = f"; stroke: {line}{dash}", INKS.get(kind, "var(--ink)")
-        bold = "; font-weight: 650" if kind in ("bubble", "waited") else ""
-    rim = f"; stroke: {_ground(kind)}; stroke-width: 3px; paint-order: stroke"
-    rim += "; stroke-linejoin: round"  # otherwise letters such as w have spikes
-    return f".box.{name} {{ fill: {fill}{border} }} text.in-{name} {{ fill: {ink}{bold}{rim} }}"
+        box["stroke"] = INKS.get(kind, "$bubble" if kind == "lacking" else "$faint")
+        words["fill"] = INKS.get(kind, "$ink")
+        if kind in ("bubble", "waited"):
+            words["font-weight"] = "650"
+        elif kind != "lacking":
+            box["stroke-dasharray"] = "3 2"
+        if kind == "stale":
+            box["stroke"] = "none"
+    yield f"box {name}", box
+    yield f"in-{name}", words
+    if has.texture:
+        ink = "$ink" if kind in ON_DARK else DARK_TEXT
+        if not has.fill:
+            ink = {"stale": "$faint", "waited": "$waited"}.get(kind, "$bubble")
+        yield f"ground-{name}", {"fill": ground(kind)}
+        yield f"tile-{name}", {"fill": "none", "stroke": ink, **TEXTURES[has.texture][1]}
 
 
-def _pattern(kind: str) -> str:
-    (d, how), has = TEXTURES[LOOKS[kind].texture], LOOKS[kind]
-    ink = "var(--ink)" if kind in ON_DARK else DARK_TEXT
-    if not has.fill:
-        ink = {"stale": "var(--faint)", "waited": "var(--waited)"}.get(kind, "var(--bubble)")
+def tile(kind: str) -> str:
+    """Return the tile of a kind's texture."""
+    name = css(kind)
     return (
-        f'<pattern id="of-{css(kind)}" width="8" height="8" patternUnits="userSpaceOnUse">'
-        f'<rect width="8" height="8" style="fill:{_ground(kind)}"/>'
-        f'<path d="{d}" style="stroke:{ink};{how}"/></pattern>'
+        f'<pattern id="of-{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<rect class="ground-{name}" width="8" height="8"/>'
+        f'<path class="tile-{name}" d="{TEXTURES[LOOKS[kind].texture][0]}"/></pattern>'
     )
 
 
-def _arrow_head(kind: str) -> str:
+def arrow_head(kind: str) -> str:
+    """Return the head of a kind's arrows."""
     return (
         f'<marker id="head-{kind}" viewBox="0 0 8 8" refX="7.4" refY="4" markerWidth="7" '
         'markerHeight="7" markerUnits="userSpaceOnUse" orient="auto">'
-        f'<path style="fill:var(--{kind})" d="M0 0.6L8 4L0 7.4z"/></marker>'
+        f'<path class="head-{kind}" d="M0 0.6L8 4L0 7.4z"/></marker>'
     )
 
 
 DEFS = {
-    **{f"of-{css(kind)}": _pattern(kind) for kind, has in LOOKS.items() if has.texture},
-    **{f"head-{kind}": _arrow_head(kind) for kind in ("ink", *ARROWS)},
+    **{f"of-{css(kind)}": tile(kind) for kind, has in LOOKS.items() if has.texture},
+    **{f"head-{kind}": arrow_head(kind) for kind in ("ink", *ARROWS)},
 }
-RULES = [  # (a class that must occur; empty: always, the rule)
-    ("", f"text {{ font: 12px {FONT}; fill: var(--ink) }}"),
-    ("", ".title { font-size: 16px; font-weight: 650 }"),
-    ("", ".run { font-size: 13.5px; font-weight: 650 }"),
-    ("", ".faint { fill: var(--faint) } .small { font-size: 11px } .bold { font-weight: 650 }"),
-    ("", ".paper { fill: var(--paper); stroke: var(--grid) } .lane { fill: var(--lane) }"),
-    ("", ".grid { stroke: var(--grid) } .axis { stroke: var(--faint) }"),
-    ("box", ".box { stroke: var(--paper); stroke-width: 1 } .box.thin { stroke: none }"),
-    ("arrow", ".arrow { fill: none; stroke-width: 1.4 }"),
-    ("faint-arrow", ".faint-arrow { stroke-width: .6; opacity: .5; marker-end: none !important }"),
-    ("both", ".both { fill: var(--token); opacity: .17 }"),
-    ("outline", ".outline { fill: none; stroke: var(--wrong); stroke-width: 3 } "
-                ".disc { fill: var(--wrong) } .on-disc { fill: var(--paper); font-weight: 700 }"),
-    ("ghost", ".ghost { fill: none; stroke: var(--wrong); stroke-width: 1.5; "
-              "stroke-dasharray: 3 3 }"),
-    ("halo", ".halo { fill: var(--paper) }"),
-    ("said", ".said { fill: var(--wrong); font-weight: 650; stroke: var(--paper); "
-             "stroke-width: 3px; paint-order: stroke }"),
-    ("begin", ".begin { stroke: var(--faint) }"),
-    ("span", ".span { stroke: var(--token); stroke-width: 1.2 } .spanned { fill: var(--token) }"),
-    ("saved", ".saved, .saved-end { stroke: var(--ink); stroke-width: 1.2; fill: none } "
-              ".saved { marker-end: url(#head-ink) }"),
-    ("end", ".end { stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 3 3 }"),
-    ("line", ".line { fill: none; stroke: var(--ink); stroke-width: 1.6 } "
-             ".line.second { stroke-dasharray: 5 3; stroke: var(--bubble) } "
-             ".line.third { stroke: var(--token) } "
-             ".line.limit { stroke: var(--bubble); stroke-width: 1.8; stroke-dasharray: 6 3 }"),
-    ("flag", ".flag { stroke: var(--bubble); fill: var(--bubble); stroke-width: 1.4 }"),
-    ("flag-head", ".flag-head { fill: var(--bubble); stroke: var(--paper) }"),
-    ("warn", ".warn { fill: var(--bubble); font-weight: 650 }"),
-    ("evict", ".evict { fill: none; stroke: var(--bubble); stroke-width: 2 }"),
-    ("read", ".read { fill: var(--paper); stroke: var(--ink); stroke-width: 1.2 }"),
-    ("link", ".link { fill: none; stroke: var(--faint); stroke-width: 1.2 }"),
-    ("wall", ".wall { stroke: var(--ink); stroke-width: 2.6; stroke-linecap: round }"),
-    ("changed", ".box.changed { stroke: var(--ink); stroke-width: 2.4; stroke-dasharray: none }"),
-    ("missing", ".arrow.missing { stroke: var(--wrong); stroke-width: 2.2; "
-                "stroke-dasharray: 6 4; marker-end: url(#head-wrong) }"),
-    *((css(kind), _box_rule(kind)) for kind in LOOKS),
-    *((kind, f".arrow.{kind} {{ stroke: var(--{kind}); marker-end: url(#head-{kind}) }}")
+LINE = {"fill": "none", "stroke": "$ink"}
+RULES: list[tuple[str, Look]] = [  # the classes that must all occur, and the look
+    ("title", {"font-size": "16", "font-weight": "650"}),
+    ("run", {"font-size": "13.5", "font-weight": "650"}),
+    ("faint", {"fill": "$faint"}),
+    ("small", {"font-size": "11"}),
+    ("bold", {"font-weight": "650"}),
+    ("paper", {"fill": "$paper", "stroke": "$grid"}),
+    ("lane", {"fill": "$lane"}),
+    ("grid", {"stroke": "$grid"}),
+    ("axis", {"stroke": "$faint"}),
+    ("box", {"stroke": "$paper", "stroke-width": "1"}),
+    ("box thin", {"stroke": "none"}),
+    ("arrow", {"fill": "none", "stroke-width": "1.4"}),
+    ("both", {"fill": "$token", "opacity": ".17"}),
+    ("outline", {"fill": "none", "stroke": "$wrong", "stroke-width": "3"}),
+    ("disc", {"fill": "$wrong"}),
+    ("on-disc", {"fill": "$paper", "font-weight": "700"}),
+    ("ghost", {"fill": "none", "stroke": "$wrong", "stroke-width": "1.5",
+               "stroke-dasharray": "3 3"}),
+    ("halo", {"fill": "$paper"}),
+    ("said", {"fill": "$wrong", "font-weight": "650", "rim": "$paper"}),
+    ("begin", {"stroke": "$faint"}),
+    ("span", {"stroke": "$token", "stroke-width": "1.2"}),
+    ("spanned", {"fill": "$token"}),
+    ("saved", {**LINE, "stroke-width": "1.2", "marker-end": "url(#head-ink)"}),
+    ("saved-end", {**LINE, "stroke-width": "1.2"}),
+    ("end", {"stroke": "$ink", "stroke-width": "1.4", "stroke-dasharray": "3 3"}),
+    ("line", {**LINE, "stroke-width": "1.6"}),
+    ("line second", {"stroke": "$bubble", "stroke-dasharray": "5 3"}),
+    ("line third", {"stroke": "$token"}),
+    ("line limit", {"stroke": "$bubble", "stroke-width": "1.8", "stroke-dasharray": "6 3"}),
+    ("flag", {"stroke": "$bubble", "fill": "$bubble", "stroke-width": "1.4"}),
+    ("flag-head", {"fill": "$bubble", "stroke": "$paper"}),
+    ("warn", {"fill": "$bubble", "font-weight": "650"}),
+    ("evict", {"fill": "none", "stroke": "$bubble", "stroke-width": "2"}),
+    ("read", {"fill": "$paper", "stroke": "$ink", "stroke-width": "1.2"}),
+    ("link", {"fill": "none", "stroke": "$faint", "stroke-width": "1.2"}),
+    ("wall", {"stroke": "$ink", "stroke-width": "2.6", "stroke-linecap": "round"}),
+    *(rule for kind in LOOKS for rule in looks_of(kind)),
+    ("box changed", {"stroke": "$ink", "stroke-width": "2.4", "stroke-dasharray": "none"}),
+    *((f"arrow {kind}", {"stroke": f"${kind}", "marker-end": f"url(#head-{kind})"})
       for kind in ARROWS),
-    ("level", ".arrow.level { marker-end: none }"),
+    ("arrow missing", {"stroke": "$wrong", "stroke-width": "2.2", "stroke-dasharray": "6 4",
+                       "marker-end": "url(#head-wrong)"}),
+    ("level", {"marker-end": "none"}),
+    ("faint-arrow", {"stroke-width": ".6", "opacity": ".5", "marker-end": "none"}),
+    ("veil", {"fill": "$paper", "opacity": "0"}),  # these two play (``motion.py``)
+    ("cursor", {"fill": "none", "stroke": "$bubble", "stroke-width": "2", "opacity": "0"}),
+    *((f"head-{kind}", {"fill": f"${kind}"}) for kind in ("ink", *ARROWS)),
 ]  # fmt: skip
