@@ -5,7 +5,7 @@ are in ``laws`` and ``progress``; ``oracle`` computes the right tokens. ``draw``
 and ``many`` runs and counts them.
 
 Each check of recorded runs has a file, and ``answers`` calls them: ``identity``, ``leaks``,
-``races``, and for overlap ``overlap`` (the time), ``causes`` (of idle time), ``what_if`` (a change,
-replayed) and ``findings``. All take the order of events from ``history``. ``foreign`` and
+``races``, and for overlap ``overlap`` (the time), ``course`` (what each op waited for), ``causes``
+(of idle time) and ``findings``. All take the order of events from ``history``. ``foreign`` and
 ``profiled`` make traces from the files of other engines' profilers.
 """

@@ -1,7 +1,7 @@
 """The cause of each bubble: the op that ends it was waiting for something, at every moment.
 
 A device idles from the end of one op to the start of the next one on its lane. The path back from
-that start (``what_if.py:path_to``) fills the whole gap with slices of other lanes. Each piece is
+that start (``course.py:path_to``) fills the whole gap with slices of other lanes. Each piece is
 charged to one of them, and to a cause. A mark ``wait`` of the loop records a reason (grammar,
 penalty, prefill, speculation); then that reason is the cause of the whole gap.
 
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from ..trace import Mark, Slice, Trace
 from ..trace.events import is_copy, is_host
+from .course import Segment, course_of, path_to
 from .history import side_of
 from .overlap import (
     Interval,
@@ -34,7 +35,6 @@ from .overlap import (
     streams_of,
     union,
 )
-from .what_if import Segment, course_of, path_to
 
 # Causes that can be read off a trace; a loop's own reasons come in addition.
 HOST = "host"  # a thread of the host was busy

@@ -1,4 +1,4 @@
-"""The verdict on overlap in a run, the causes of its idle time, and the remedy.
+"""The verdict on overlap in a run and the causes of its idle time.
 
 An engine can have overlap enabled and still run serially, because some call of the host blocks
 until the device is done (vllm-omni #4442). Four facts decide: the number of steps launched ahead,
@@ -31,6 +31,7 @@ from .causes import (
     is_good_part,
     launches,
 )
+from .course import Segment, course_of, path_to
 from .history import many, milliseconds, side_of
 from .overlap import (
     Interval,
@@ -49,7 +50,6 @@ from .overlap import (
     with_waits,
     work_of,
 )
-from .what_if import Segment, course_of, free, launch_ahead, makespan, path_to
 
 # -- Whether the host launches a step before the one before it has ended ---------------------------
 
@@ -185,12 +185,8 @@ def ran_dry(calls: Counter[str], launchers: Counter[str], longest: int) -> str:
     return f"ran dry once; {how}." if dry == 1 else f"ran dry {dry} times; {each} {how}."
 
 
-# -- The largest share of the idle time, and the replayed run without it ---------------------------
+# -- The largest share of the idle time ------------------------------------------------------------
 
-AHEAD = (
-    "launch each step before the one before it is processed, and keep its tokens on the device "
-    "(overlap)"
-)
 MEANINGS = {  # of a profiler's trace
     HOST_WAIT: "host wait lasts until the op after the gap has been launched",
     KERNEL_WAIT: "kernel wait is less than 0.03 ms, before an op that was already launched",
@@ -199,33 +195,20 @@ MEANINGS = {  # of a profiler's trace
     OTHER: "other is longer, before a launched op that waited for another stream or for an event "
     "that is not recorded",
 }
-BY_HOST = ("host", "copy", "prefill", "unknown")  # an earlier launch hides these
-BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
-
-
-@dataclass(frozen=True)
-class Removal:
-    """A change, and the makespan with it, in nanoseconds; the batches stay as they were."""
-
-    change: str
-    ns: int
-    was_ns: int
 
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest cause, the largest phase in it, and changes to it, the best first.
+    """The largest cause, and the largest phase in it, for ``phase_ns``.
 
-    A profiler's trace gives no changes. There ``phase`` is what the host did meanwhile, for
-    ``phase_ns``; empty: it made no recorded call.
+    In a profiler's trace ``phase`` is what the host did meanwhile; empty: it made no recorded call.
     """
 
     cause: str
     phase: str
     ns: int
     percent: float  # of the bubbles
-    removals: tuple[Removal, ...]
-    phase_ns: int = 0
+    phase_ns: int
 
     @property
     def sentence(self) -> str:
@@ -243,44 +226,22 @@ class Largest:
         if self.cause == ARRIVAL:
             why = "there was no request to serve, and only more requests would fill that time"
             return f"{start}: {why}."
-        if not self.removals:
-            return f"{start}."
-        best = self.removals[0]
-        return (
-            f"{start}; {best.change}, and the run takes {milliseconds(best.ns)} "
-            f"instead of {milliseconds(best.was_ns)}."
-        )
+        return f"{start}."
 
 
-def largest_bubble(
-    trace: Trace, found: Sequence[Bubble], verdict: OverlapVerdict
-) -> Largest | None:
-    """Return the largest cause and its remedies; None where no device idled.
-
-    A remedy by another order comes before one that makes work free, where it gains at least as
-    much. A profiler's trace is not played again: it does not contain what waits for what.
-    """
+def largest_bubble(found: Sequence[Bubble]) -> Largest | None:
+    """Return the largest cause; None where no device idled."""
     causes = by_cause(found)
     if not causes:
         return None
     cause = next(iter(causes))
     phases = {phase: ns for (of, phase), ns in by_phase(found).items() if of == cause}
     phase, phase_ns = next(iter(phases.items()))
-    better: list[Removal] = []
-    if not is_profiled(trace):
-        course = course_of(trace)
-        was, changed = makespan(course.lanes), {}
-        if verdict.word in ("serial", "partly") and cause in BY_HOST:
-            changed[AHEAD] = launch_ahead(course)
-        if cause in BY_PHASE and phase:
-            changed[f"let {phase} take no time"] = free(course, phase)
-        tried = [Removal(name, makespan(new), was) for name, new in changed.items() if new]
-        better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())
-    return Largest(cause, phase, causes[cause], percent, tuple(better), phase_ns)
+    return Largest(cause, phase, causes[cause], percent, phase_ns)
 
 
-# -- All of it: verdict, bubbles, bound, and the remedy --------------------------------------------
+# -- All of it: verdict, bubbles and bound ---------------------------------------------------------
 
 MOST_LETTERS = 60  # of a name in a sentence
 
@@ -349,7 +310,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
         critical=critical_path(trace),
         verdict=verdict,
         bound=Bound(bound, busiest, work, 100 * bound / trace.end if trace.end else 100.0),
-        largest=largest_bubble(trace, found, verdict),
+        largest=largest_bubble(found),
         lacks=lacks,
         devices=max(1, len(lanes)),
         steps=steps,
@@ -360,7 +321,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
 
 def critical_path(trace: Trace) -> dict[str, int]:
     """Return the path back from the last slice to the beginning, in nanoseconds by slice."""
-    slices, _, ran = course_of(trace)
+    slices, ran = course_of(trace)
     last = max(ran, key=lambda number: (ran[number].end, ran[number].start), default=0)
     sums = Counter[str]()
     if last:
