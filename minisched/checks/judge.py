@@ -35,6 +35,7 @@ from .laws import (
     Clients,
     Touched,
     find_backwards,
+    find_negative,
     lacking,
     over_budget,
 )
@@ -177,6 +178,7 @@ class Witnesses:
         yield "leak", (f"the thread {name} is still alive" for name in threads)
         for engine in self.engines:
             yield "leak", find_held(engine)
+            yield "time", find_negative(engine.metrics.ended)
 
 
 def find_held(engine: Engine) -> Iterator[str]:

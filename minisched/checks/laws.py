@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ LAWS = {
         has_company, COMPANY),
     "livelock": Law("turns bring every request to its end"),
     "budget": Law("no step has more tokens or rows than its budget"),
-    "time": Law("nothing ends before it starts"),
+    "time": Law("nothing ends before it starts, and no time of a request is negative"),
     "abort": Law("an aborted request ends in that turn, and its client gets no more tokens",
         lambda it: any(attrs.get("reason") == "abort" for attrs in marks(it, "finish")),
         "no request was aborted", is_of_the_end=True),
@@ -395,7 +396,7 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
     Otherwise a step with prompts has ``chunked_prefill_size``, and its decodes take a part of it.
     If no prompt is cut, several prompts have ``max_prefill_tokens``; a single one may be longer.
     As in SGLang, a request that ignores EOS without a prefix cache is not charged: it ends the
-    batch.
+    batch. Where prompts are cut, the last prompt starts only if the others leave a token of it.
     """
     tokens, prompts, chunk = batch.num_tokens, batch.num_extend_reqs, config.chunked_prefill_size
     limits = [("rows", len(batch.reqs), "max_running_requests", config.max_running_requests)]
@@ -406,6 +407,10 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
     is_timed = config.disable_radix_cache and batch.reqs[max(0, prompts - 1)].params.ignore_eos
     if prompts > 1 and chunk == -1 and not is_timed:
         limits.append(("tokens", tokens, "max_prefill_tokens", config.max_prefill_tokens))
+    if prompts > 1 and chunk != -1:
+        before = tokens - len(batch.ids[prompts - 1])
+        name, most = "max_prefill_tokens less one", config.max_prefill_tokens - 1
+        limits.append(("tokens besides its last prompt", before, name, most))
     for what, count, name, most in limits:
         if count > most:
             step = f"step {batch.step} ({batch.mode.value})"
@@ -565,3 +570,20 @@ def find_backwards(trace: Trace) -> Iterator[str]:
                 f"{item.name} of step {item.step} on the {item.lane} lane starts at "
                 f"{item.start} ns and ends at {item.end} ns"
             )
+
+
+MOMENTS = ("arrival", "scheduled", "first_token", "last_token", "end")  # of a request, in order
+
+
+def find_negative(usages: Sequence[RequestMetrics]) -> Iterator[str]:
+    """Yield the requests with a negative time: in the queue, to a token, or between two tokens."""
+    for usage in usages:
+        times = [(name, time) for name in MOMENTS if (time := getattr(usage, name)) is not None]
+        for (name, time), (next_name, next_time) in pairwise(times):
+            if next_time < time:
+                yield (
+                    f"{usage.rid}: its {next_name.replace('_', ' ')} is at {next_time} ns, but its "
+                    f"{name.replace('_', ' ')} is at {time} ns"
+                )
+        if usage.itls and min(usage.itls) < 0:
+            yield f"{usage.rid}: {min(usage.itls)} ns lie between two of its tokens"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -19,12 +19,12 @@ from ..core.sampling import Grammar
 from ..features.logprobs import logprobs_of
 from ..grammar import compile_grammar
 from ..models.hash import P, mix
-from ..models.sampling import choose
-from ..models.tokenizer import ByteTokenizer
 from ..trace import Mark, Trace
 from .case import Workload
 
-# -- The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself
+# -- The truth: one request alone, no cache, no batch, no scheduler
+#
+# It shares the hash itself and the compiled grammar with the engine, and no other code.
 #
 # Its tokens (``hash_oracle``), their log-probabilities (``logprobs_alone``), and the request as a
 # workload has it, which may have to be refused (``alone``).
@@ -105,7 +105,7 @@ def hash_oracle(
         logits = penalised(hash_logits(tokens, vocab_size), prompt, heard, params)
         if grammar is not None:
             logits = masked(logits, grammar.fill_vocab_mask())
-        output.append(choose(logits, params, key, len(tokens)))
+        output.append(drawn_token(logits, params, key, len(tokens)))
         if grammar is not None:
             assert grammar.accept_token(output[-1])
         if output[-1] in stops or (grammar is not None and grammar.is_terminated):
@@ -113,6 +113,47 @@ def hash_oracle(
         if says(output[:-1] if late_stop_strings else output, params.stop):
             return Alone(output, FinishReason.STOP)
     return Alone(output, FinishReason.LENGTH)
+
+
+def drawn_token(logits: list[float], params: SamplingParams, key: int, position: int) -> int:
+    """Return the token of a position: the likeliest, or the draw of (key, position).
+
+    The candidates are the ``top_k`` likeliest tokens, then the fewest of them whose probabilities
+    reach ``top_p``. A probability is a whole number, of ``UNIT`` for the likeliest token. To each
+    candidate's scaled logit Gumbel noise is added, and the largest sum wins.
+    """
+    ranked = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+    if params.temperature == 0:
+        return ranked[0]
+    scaled = [logit / params.temperature for logit in logits]
+    ranked = ranked[: params.top_k] if params.top_k > 0 else ranked
+    shares = [float(int(math.exp(scaled[at] - scaled[ranked[0]]) * UNIT)) for at in ranked]
+    wanted = params.top_p * sum(shares)
+    reached = [share for share in accumulate(shares) if share < wanted]
+    candidates = ranked if params.top_p >= 1 else ranked[: len(reached) + 1]
+    return max(candidates, key=lambda token: scaled[token] + noise(key, position, token))
+
+
+UNIT = 2**34
+
+
+def noise(key: int, position: int, token: int) -> float:
+    """Return the Gumbel noise of one token, by the definition of ``threefry_2x32``."""
+    words = threefry_2x32(key // 2**32, key % 2**32, token // 2, position)
+    return -math.log(-math.log((words[token % 2] + 0.5) / 2**32))
+
+
+def threefry_2x32(key0: int, key1: int, count0: int, count1: int) -> tuple[int, int]:
+    """Return Threefry-2x32 with 13 rounds, as in the paper (Salmon and others, SC 2011)."""
+    keys = [key0, key1, 0x1BD11BDA ^ key0 ^ key1]
+    x0, x1 = (count0 + key0) % 2**32, (count1 + key1) % 2**32
+    for nth, bits in enumerate((13, 15, 26, 6, 17, 29, 16, 24, 13, 15, 26, 6, 17), start=1):
+        x0 = (x0 + x1) % 2**32
+        x1 = (x1 * 2**bits % 2**32 + x1 // 2 ** (32 - bits)) ^ x0
+        if nth % 4 == 0:  # a key is added after every fourth round
+            x0 = (x0 + keys[nth // 4 % 3]) % 2**32
+            x1 = (x1 + keys[(nth // 4 + 1) % 3] + nth // 4) % 2**32
+    return x0, x1
 
 
 def penalised(
@@ -131,8 +172,11 @@ def penalised(
 
 
 def says(output: list[int], strings: tuple[str, ...]) -> bool:
-    """Return whether the whole output, read as bytes, contains one of the strings."""
-    text = ByteTokenizer().decode(output)
+    """Return whether the whole output, read as bytes, contains one of the strings.
+
+    An incomplete character at its end does not count, because the next token may complete it.
+    """
+    text = bytes(token for token in output if token < 256).decode(errors="replace").rstrip("\ufffd")
     return any(string in text for string in strings)
 
 

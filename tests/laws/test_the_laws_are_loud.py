@@ -118,6 +118,7 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
     disable_radix_cache=True, rules="sglang,ask_again=every_step",
 )  # fmt: skip
+STOPS_AT_HALF = SamplingParams(max_new_tokens=8, stop=("\ufffd",))
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
@@ -165,6 +166,14 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
         ), "order",
         Edit("policy.sglang:fewest_outputs", "reversed(list(running))", "list(running)"),
+    ),
+    "a stop string is found in half a character": (
+        replace(  # bytes of UTF-8, and U+FFFD as a stop string
+            at_bytes := a_case([replace(request("r0", [1], 8), params=STOPS_AT_HALF)], "serial"),
+            workload=replace(at_bytes.workload, vocab_size=256),
+        ), "identity",
+        Edit("models.tokenizer:StopStrings._look",
+             "self._stream.held_back().rstrip(REPLACEMENT)", "self._stream.held_back()"),
     ),
     "a part of a page is kept for whoever comes": (
         a_case(  # who preempts comes with a page at least

@@ -15,6 +15,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import threefry_2x32
 from minisched.core import Request, SamplingParams
 from minisched.core.sampling import KINDS
 from minisched.devices.sim import SimDevice
@@ -71,6 +72,8 @@ def test_the_generator_gives_the_published_words(
     for word in (torch.tensor, lambda values: mx.array(values, dtype=mx.uint32)):
         keys, counters = (tuple(word([half]) for half in each) for each in (key, counter))
         assert tuple(half.item() for half in threefry(keys, counters, rounds)) == wanted
+    if rounds == 13:
+        assert threefry_2x32(*key, *counter) == wanted, "the oracle has a generator of its own"
 
 
 keys, positions = st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1)
