@@ -2,8 +2,9 @@
 
 Each is a small fault of the engine, most of them like one that a real project has had, with the law
 that must see it (``*.toml``). ``python -m tests.laws.mutations`` tries all cases of the first
-workloads, one after the other, until one of the mutation's laws is broken. ``--keep`` writes down
-where that was (``seen.json``), for ``tests/laws/test_the_laws_are_loud.py`` to begin with.
+workloads, in order, until one of the mutation's laws is broken. ``--keep`` writes the place into
+``seen.json``, for ``tests/laws/test_the_laws_are_loud.py`` to begin with. ``--fresh N`` draws N
+other mutations instead, which nobody has chosen (``fresh.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser
 
+from tests.laws.mutations import fresh
 from tests.laws.mutations.mutation import MUTATIONS, SEEN_AT, look_for, places
 
 parser = ArgumentParser("python -m tests.laws.mutations", description=__doc__)
@@ -19,7 +21,15 @@ parser.add_argument("--only", default="", help="names with this in them")
 parser.add_argument("--device", default="sim")
 parser.add_argument("--new", action="store_true", help="only those that are not in seen.json")
 parser.add_argument("--keep", action="store_true", help="write seen.json")
+parser.add_argument("--fresh", type=int, default=0, help="how many mutations to draw and judge")
+parser.add_argument("--seed", type=int, default=0, help="the draw of --fresh")
+parser.add_argument("--jobs", type=int, default=1, help="processes of --fresh")
+parser.add_argument("--json", action="store_true", help="the result of --fresh as JSON")
 given = parser.parse_args()
+if given.fresh:
+    judged = fresh.run_fresh(given.fresh, given.seed, given.workloads, given.jobs)
+    print(fresh.as_json(judged) if given.json else fresh.as_table(judged))
+    parser.exit()
 kept = json.loads(SEEN_AT.read_text("utf-8"))
 chosen = [
     item
