@@ -231,12 +231,14 @@ def check_workloads(
     again: Again | None = None,
     has_all: str = "--json has them all",
     hear: Callable[[int], None] = lambda cases: None,
+    coverage: bool = False,
 ) -> Check:
     """Try random workloads on ``loops``; without any, on the loops that come round with a seed.
 
     ``again`` gives the line that repeats a failure, by default a command. ``has_all`` names the
     place of the failures that are not shown. ``hear`` receives the number of cases so far after
-    each workload. An error that a line of a loop of one's own raised ends the check.
+    each workload. An error that a line of a loop of one's own raised ends the check. With
+    ``coverage`` the tally counts situations too.
 
     Raises:
         ValueError: a number is below its limit, there is no such loop or device, or other
@@ -259,14 +261,15 @@ def check_workloads(
         for name in names:
             find_loop(name).check_device(name, device)
         cases, done, is_in_loop = list[Tried](), 0, False
-        for tried in try_workloads(range(seed, seed + count), names, device, workers):
+        seeds = range(seed, seed + count)
+        for tried in try_workloads(seeds, names, device, workers, coverage):
             cases += tried
             done += 1
             hear(len(cases))
             is_in_loop = any(found.is_in_loop for case in tried for found in case.findings)
             if is_in_loop:
                 break  # each further case would stop at that line
-        tally = CaseTally(seed, done, device, cases)
+        tally = CaseTally(seed, done, device, cases, coverage)
         small = made_small(*tally.first[0], device) if tally.failures else None
         told = failures_told(tally, small, again or partial(command, device=device), has_all)
         stop = ["  The check stopped here: the error is in the loop itself."] * is_in_loop
@@ -389,12 +392,16 @@ def shortened(sentence: str) -> str:
 
 
 def try_workloads(
-    seeds: Sequence[int], loops: Sequence[str] = (), device: str = "sim", workers: Workers = HERE
+    seeds: Sequence[int],
+    loops: Sequence[str] = (),
+    device: str = "sim",
+    workers: Workers = HERE,
+    coverage: bool = False,
 ) -> Iterator[list[Tried]]:
     """Yield ``try_seed`` of each seed, in order, from several processes or a cluster.
 
     The results are the same for any number of processes. No process is left at the end.
     """
-    one = partial(try_seed, loops=tuple(loops), device=device)
+    one = partial(try_seed, loops=tuple(loops), device=device, coverage=coverage)
     is_small = workers.backend == "processes" and len(seeds) < FEW
     yield from in_order(spread(one, seeds, HERE if is_small else workers))

@@ -70,7 +70,8 @@ class Verdict:
 
     ``workload`` holds the requests as the run has left them. ``finished`` is False if the run
     stopped with an error. ``refused`` are the names of the requests that had to be refused.
-    ``unknown`` maps a law that does not know the rules in force to the reason.
+    ``unknown`` maps a law that does not know the rules in force to the reason. ``hit`` are the
+    injected faults that occurred.
     """
 
     findings: tuple[Finding, ...]
@@ -79,6 +80,7 @@ class Verdict:
     finished: bool = True
     refused: frozenset[str] = frozenset()
     unknown: Mapping[str, str] = field(default_factory=dict)
+    hit: frozenset[Failure] = frozenset()
 
     @property
     def holds(self) -> bool:
@@ -212,7 +214,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     findings = {item.law: item for item in found}
     return Verdict(
         tuple(findings.values()), workload, seen.trace, bool(seen.engines), frozenset(refused),
-        seen.unknown,
+        seen.unknown, frozenset(fault.of for fault in seen.failing if fault.is_hit),
     )  # fmt: skip
 
 

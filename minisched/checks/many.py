@@ -13,6 +13,7 @@ from typing import Any
 
 from ..core import FinishReason
 from .case import Case
+from .coverage import SITUATIONS, Observed, situations
 from .draw import designs_for, draw, read_design
 from .judge import Finding, judge
 from .laws import LAWS, cause_rank
@@ -34,6 +35,7 @@ class Tried:
     unjudged: tuple[str, ...] = ()  # laws without anything to judge in the run
     failed: int = 0  # requests ended by an injected fault of a step
     unknown: tuple[tuple[str, str], ...] = ()  # laws that do not know the rules, with the reason
+    situations: tuple[str, ...] = ()  # of ``coverage.py:SITUATIONS``, if they are looked for
 
     def holds(self, law: str) -> bool:
         """Return whether a law was judged and not broken."""
@@ -50,11 +52,18 @@ def case_of(seed: int, loop: str, device: str = "sim") -> Case:
     return draw(seed).on(read_design(loop), device)
 
 
-def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[Tried]:
-    """Try one workload on each of the loops; without any, on those of its seed."""
+def try_seed(
+    seed: int, loops: Sequence[str] = (), device: str = "sim", coverage: bool = False
+) -> list[Tried]:
+    """Try one workload on each of the loops; without any, on those of its seed.
+
+    With ``coverage`` each case has its situations.
+    """
     drawn, tried = draw(seed), list[Tried]()
     for design in [read_design(name) for name in loops] or designs_for(drawn, device):
-        verdict = judge(drawn.on(design, device))
+        ran = Observed()
+        case = drawn.on(design, device)
+        verdict = judge(case, ran.watch) if coverage else judge(case)
         requests = verdict.workload.requests
         ends = Counter(req.finish_reason for req in requests)
         failed = sum(map(verdict.workload.has_failed, requests))
@@ -63,7 +72,7 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
                 seed, design.name, verdict.findings, verdict.finished, sum(ends.values()),
                 ends[FinishReason.ABORT], ends[FinishReason.ERROR] - failed,
                 tuple(law for law in LAWS if verdict.lacking(law)), failed,
-                tuple(verdict.unknown.items()),
+                tuple(verdict.unknown.items()), situations(ran, verdict) if coverage else (),
             )
         )  # fmt: skip
     return tried
@@ -83,6 +92,7 @@ class CaseTally:
     workloads: int
     device: str
     cases: Sequence[Tried]
+    coverage: bool = False  # whether each case has its situations
 
     @cached_property
     def failures(self) -> list[tuple[Tried, Finding]]:
@@ -108,6 +118,12 @@ class CaseTally:
         """Count the cases in which a law does not know the rules in force, by law and reason."""
         return Counter(item for case in self.cases for item in case.unknown)
 
+    @property
+    def situations(self) -> dict[str, int]:
+        """Count the cases in which each situation occurred, in the order of the table."""
+        counts = Counter(name for case in self.cases for name in case.situations)
+        return {name: counts[name] for name in SITUATIONS}
+
     def holding(self, law: str) -> int:
         """Count the cases that were judged by a law and did not break it."""
         return sum(case.holds(law) for case in self.cases)
@@ -127,6 +143,7 @@ class CaseTally:
 
         ``holding``: cases that kept a law, by law; ``unjudged``: those of them with nothing to
         judge. ``loops`` and ``designs``: cases by loop, and by loop with its relay and options.
+        ``situations``: cases by situation, if they were looked for.
         """
         sums = {
             name: sum(getattr(case, name) for case in self.cases)
@@ -150,4 +167,5 @@ class CaseTally:
             "unjudged": {law: self.unjudged(law) for law in LAWS},
             "loops": dict(self.loops),
             "designs": dict(Counter(case.loop for case in self.cases)),
+            **({"situations": self.situations} if self.coverage else {}),
         }

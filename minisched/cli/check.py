@@ -44,6 +44,7 @@ def check(
     jobs: int | None = setting(None, "Processes; one for each core, and 1 in real time.", least=1),
     backend: str = BACKEND,
     address: str = ADDRESS,
+    coverage: bool = setting(False, "Count the situations that random workloads have reached."),
     out: Path | None = setting(None, "A folder for the first failure's trace and its picture."),
     draw: Path | None = setting(
         None, "A picture of a recorded run: its first violation, or idle steps; .svg or .txt."
@@ -66,6 +67,7 @@ def check(
     drawing = {
         "--workloads": workloads is not None, "--seed": seed, "--loop": loop,
         "--device": device != "sim", "--jobs": jobs is not None, "--out": out,
+        "--coverage": coverage,
         "--backend": backend != "processes", "--address": address,
     }  # fmt: skip
     if traces and (name := next((name for name, is_given in drawing.items() if is_given), "")):
@@ -89,7 +91,7 @@ def check(
         with work_progress(count) as work:
             found = check_workloads(
                 loop, count, seed, device, workers,
-                hear=lambda cases: work.advance(f"workloads, {cases} cases"),
+                hear=lambda cases: work.advance(f"workloads, {cases} cases"), coverage=coverage,
             )  # fmt: skip
         files = found.save(out) if out else []
     if json:
@@ -105,6 +107,9 @@ def show(found: Check, files: Sequence[str]) -> None:
     """Print the result of a check; for random workloads the table of laws first."""
     if found.tally:
         say_table(LAW_HEADS, law_rows(found.tally))
+        if found.tally.coverage:
+            counts = found.tally.situations.items()
+            say_table(("situation", ">cases"), [(name, str(count)) for name, count in counts])
     for line in (*found.lines, *files):
         if line.lstrip().startswith("minisched check"):
             say_command(line.strip())

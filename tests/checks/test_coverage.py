@@ -1,0 +1,38 @@
+"""Situations: the corners that random workloads reach, and how often."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from minisched.checks.coverage import SITUATIONS
+from minisched.checks.many import try_seed
+
+LOOPS = ("serial", "overlap", "pd")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_to_count_situations_changes_no_case(seed: int) -> None:
+    plain, counted = try_seed(seed, LOOPS), try_seed(seed, LOOPS, coverage=True)
+    assert [it.findings for it in plain] == [it.findings for it in counted]
+    assert not any(it.situations for it in plain)
+    assert all({*it.situations} <= {*SITUATIONS} for it in counted)
+
+
+def test_the_command_counts_cases(cli: Any) -> None:
+    line = "check --workloads 4 --jobs 1 --loop overlap --loop serial --coverage"
+    code, out, _ = cli(f"{line} --json")
+    counts = json.loads(out)["situations"]
+    assert code == 0 and [*counts] == [*SITUATIONS]
+    assert max(counts.values()) <= json.loads(out)["cases"] == 8
+    told = cli(line)[1].splitlines()
+    for name, count in counts.items():
+        assert sum(row.split() == [*name.split(), str(count)] for row in told) == 1
+    assert "situations" not in json.loads(cli("check --workloads 1 --loop serial --json")[1])
+
+
+def test_situations_are_those_of_random_workloads(cli: Any) -> None:
+    code, _, err = cli("check some.json --coverage")
+    assert code == 2 and "--coverage draws workloads, but some.json is a recorded run" in err
