@@ -13,12 +13,12 @@ from xml.sax.saxutils import escape
 from zlib import crc32
 
 from minisched.checks.overlap import measure
-from minisched.export.layout import View, lane_side, steady_views
+from minisched.export.by_step import by_step
 from minisched.export.looks import LIGHT, css
 from minisched.export.recipes import trace_of
+from minisched.export.scene import Lanes
+from minisched.export.svg_page import width_of
 from minisched.export.svg_style import FONT, painted, style_of
-from minisched.export.units import ms
-from minisched.trace.events import is_host
 
 WIDTH, HEIGHT = 1200, 630  # pixels
 PNG = Path(__file__).parent / "static" / "card.png"
@@ -30,9 +30,9 @@ LETTERS = """
 
 
 def card() -> str:
-    """Draw three steps of serial and of overlap, in letters that can be read on a phone."""
-    views = steady_views([trace_of("serial"), trace_of("overlap")], 3)
-    serial, overlap = (measure(view.trace) for view in views)
+    """Draw two steps of serial, and overlap meanwhile, in letters that can be read on a phone."""
+    traces = [trace_of("serial"), trace_of("overlap")]
+    serial, overlap = map(measure, traces)
     times = serial.makespan_ns / overlap.makespan_ns
     lines = [
         ("big", 90, f"Same tokens, {times:.2f} times as fast"),
@@ -40,16 +40,16 @@ def card() -> str:
          f"of the time, not {serial.device_busy_percent:.0f} %"),
         ("low faint", 594, "minisched · the loops of SGLang, vLLM and MindIE, small enough to read"),
     ]  # fmt: skip
-    drawn = [
+    drawn = [f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>']
+    drawn += [
         f'<text class="{kind}" x="50" y="{y}">{escape(words)}</text>' for kind, y, words in lines
     ]
-    scale = (RIGHT - LEFT) / max(view.duration for view in views)
-    for view, top in zip(views, (225, 405), strict=True):
-        drawn += strip(view, top, scale)
-    before, after = (view.duration for view in views)
-    drawn.append(f'<text class="inside faint" x="{LEFT + after * scale + 20:.1f}" y="490">'
-                 f"3 steps: {ms(after)} ms, not {ms(before)}</text>")  # fmt: skip
-    drawn.insert(0, f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>')
+    for part, top in zip(by_step(traces).parts, (225, 405), strict=True):
+        drawn.append(f'<text class="middle" x="50" y="{top - 12}">{part.heading}</text>')
+        drawn.append(f'<text class="low faint" x="{LEFT}" y="{top - 12}">{part.note}</text>')
+        (lanes,) = part.shows
+        assert isinstance(lanes, Lanes)
+        drawn += strip(lanes, top)
     body = "\n".join(drawn)
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = style_of(body).replace("</style>", LETTERS + "</style>")
@@ -57,27 +57,21 @@ def card() -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>\n{style}\n{painted(body)}\n</svg>\n'
 
 
-def strip(view: View, top: int, scale: float) -> list[str]:
+def strip(lanes: Lanes, top: int) -> list[str]:
     """Draw one loop: its host above its device, which is hatched while it idles."""
-    drawn = [f'<text class="middle" x="50" y="{top - 12}">{view.trace.loop}</text>']
-    lanes = [lane for lane in view.lanes if is_host(lane) or lane == "forward"]
-    for at, lane in enumerate(lanes):
+    drawn, scale = list[str](), (RIGHT - LEFT) / lanes.end
+    for at, row in enumerate(lanes.rows):
         y = top + at * (HIGH + 12)
-        drawn.append(f'<text class="low" x="50" y="{y + 31}">{lane_side(lane)}</text>')
+        drawn.append(f'<text class="low" x="50" y="{y + 31}">{row.name}</text>')
         drawn.append(f'<rect class="lane" x="{LEFT}" y="{y - 4}" width="{RIGHT - LEFT}" '
                      f'height="{HIGH + 8}"/>')  # fmt: skip
-        shown = [(item.name, item.start, item.end) for item in view.on(lane)]
-        shown += [("bubble", idle.start, idle.end) for idle in view.bubbles
-                  if idle.lane == lane]  # fmt: skip
-        for name, start, end in shown:
-            start, end = view.clip(start, end)
-            x, width = LEFT + start * scale, (end - start) * scale
-            drawn.append(f'<rect class="box {css(name)}" x="{x:.1f}" y="{y}" width="{width:.1f}" '
-                         f'height="{HIGH}" rx="4"/>')  # fmt: skip
-            if name in ("forward", "bubble"):
-                words = "idle" if name == "bubble" else name
-                drawn.append(f'<text class="inside in-{css(name)}" x="{x + width / 2:.1f}" '
-                             f'y="{y + 30}" text-anchor="middle">{words}</text>')  # fmt: skip
+        for item in row.spans:
+            x, width = LEFT + item.start * scale, (item.end - item.start) * scale
+            drawn.append(f'<rect class="box {css(item.kind)}" x="{x:.1f}" y="{y}" '
+                         f'width="{width:.1f}" height="{HIGH}" rx="4"/>')  # fmt: skip
+            fits = (words for words in (item.label, item.brief) if width_of(words, 24) < width)
+            drawn.append(f'<text class="inside in-{css(item.kind)}" x="{x + width / 2:.1f}" '
+                         f'y="{y + 30}" text-anchor="middle">{next(fits, "")}</text>')  # fmt: skip
     return drawn
 
 

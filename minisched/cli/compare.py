@@ -10,6 +10,7 @@ from typing import Any
 from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences
 from ..core import Output
 from ..devices.registry import open_device
+from ..export.by_step import LANGUAGES, by_step
 from ..export.chrome import to_chrome
 from ..export.html import to_html
 from ..export.motion import playing
@@ -22,6 +23,7 @@ from ..export.runs import compare as compare_runs
 from ..export.runs import sequence, timing
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
+from ..export.svg_style import SLIDE
 from ..export.waterfall import waterfall
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
@@ -51,6 +53,8 @@ def compare(
         None, "Loops, or FILE.py:NAME, separated by commas; serial always runs too."
     ),
     out: Path = setting(Path("out"), "Folder for pictures and traces."),
+    detail: bool = setting(False, "Draw the phases of the host and the ops of the device."),
+    lang: str = setting("en", "Language of the picture: " + " or ".join(LANGUAGES) + "."),
 ) -> int:
     """Run a workload serially and overlapped: verdict, reason and pictures.
 
@@ -67,6 +71,10 @@ def compare(
     minisched compare --host-work 20          a slower host: 20 ms more a step
     minisched compare --device thread --model smollm2
     """
+    if lang not in LANGUAGES:
+        raise ValueError(f"--lang is {lang!r}, but it must be one of {', '.join(LANGUAGES)}.")
+    if detail and lang != "en":
+        raise ValueError(f"--lang {lang} is for the picture by step; leave out --detail.")
     asked = [] if loops is None else [name.strip() for name in loops.split(",")]
     names = choose_loops(asked, workload.device, scheduler.serial_only)
     open_device(workload.device).close()
@@ -103,7 +111,7 @@ def compare(
             )
         except RunStopped as stopped:
             return report_stop(stopped, out, json)
-    files = write(pictures(found), out)
+    files = write(pictures(found, detail, lang), out)
     if json:
         print_json(comparison_json(found, files))
     else:
@@ -133,17 +141,23 @@ def report_stop(stopped: RunStopped, out: Path, as_json_only: bool) -> int:
 FEW = 5  # runs that are drawn with all their lanes; of more runs it is a poster
 
 
-def pictures(found: Comparison) -> dict[str, str]:
+def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
     """Return the page, the picture, and for each loop its diagrams and its trace, by file.
 
-    The picture plays a few settled steps of each run, or PD separation and mixed chunks while a
-    prompt arrives. Of more than ``FEW`` runs it is a poster, which stands still.
+    The picture plays a few settled steps of each run, by step or in ``detail`` by phase, or PD
+    separation and mixed chunks while a prompt arrives. Of more than ``FEW`` runs it is a poster,
+    which stands still.
     ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
     """
     traces, pair = [run.trace for run in found.runs], find_runs(found.runs)
     is_poster = len(traces) > FEW
     scene = beside_a_prompt(*pair) if pair else None
-    drawn = to_svg(poster(traces) if is_poster else scene or compare_runs(traces))
+    if scene:
+        drawn = to_svg(scene)
+    elif is_poster:
+        drawn = to_svg(poster(traces, lang))
+    else:
+        drawn = to_svg(compare_runs(traces)) if detail else to_svg(by_step(traces, 2, lang), SLIDE)
     files = {
         "compare.html": to_html(traces),
         "compare.svg": drawn if is_poster else playing(drawn),

@@ -18,9 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..topics import SAME_PICTURE, TOPICS
+from ..trace import Trace
 from ..trace.files import write_whole
 from . import native
 from .as_profiled import as_profiled
+from .by_step import by_step
 from .motion import playing
 from .one_token import one_token
 from .pictures import compare, stages, waits
@@ -29,10 +31,10 @@ from .poster import poster
 from .recipes import RECIPES, run_of, trace_of
 from .render_puml import Renderer, find_renderer, has_driver, in_dark_too, render, render_by_driver
 from .rules_page import rules_page
-from .runs import compare as compare_runs
 from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
+from .svg_style import PHONE, SLIDE
 from .tables import designs_page
 from .views import draw, parts_of
 from .waterfall import waterfall
@@ -51,17 +53,24 @@ SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
     "wait_grammar": waits.grammars,
     "wait_history": waits.history,
 }
+
+
+def pair() -> list[Trace]:
+    """Return the two runs of the README's picture."""
+    return [trace_of("serial"), trace_of("overlap")]
+
+
 FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
     "diagrams/rules.md": rules_page,
-    "diagrams/compare.svg": lambda: playing(
-        to_svg(compare_runs([*map(trace_of, ("serial", "overlap"))]))
-    ),
+    "diagrams/compare.svg": lambda: playing(to_svg(by_step(pair()), SLIDE)),
+    "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
+    "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),
     "lessons/site/docs/designs.md": designs_page,
     "traces/as_profiled.svg": lambda: to_svg(as_profiled(run_of("overlap"))),
     "traces/mixed_attention.svg": lambda: to_svg(stages.attention(stages.mixed_batch())),
     "traces/one_token.svg": lambda: to_svg(one_token([*map(run_of, compare.RELAYS)])),
-    "traces/poster.svg": lambda: to_svg(poster([*map(run_of, compare.DESIGNS)])),
+    "traces/poster.svg": lambda: to_svg(poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))])),
     "traces/waterfall.svg": lambda: to_svg(waterfall([*map(run_of, compare.FALLS)])),
 }
 OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself

@@ -96,12 +96,16 @@ class Arrow:
         return f"{said.get(self.brings, self.brings)} {self.dst.step}"
 
     @property
+    def stays(self) -> bool:
+        """Return whether its token stays on the device."""
+        return self.src.name != "copy" and not is_host(self.src.lane)
+
+    @property
     def meaning(self) -> str:
         """Return the whole sentence; of a token with its way."""
         if self.kind != "token" or self.brings == "transfer":
             return self.words
-        stays = self.src.name != "copy" and not is_host(self.src.lane)
-        said = f"{self.words} {'stays on the device' if stays else 'goes over the host'}"
+        said = f"{self.words} {'stays on the device' if self.stays else 'goes over the host'}"
         return f"{said}: {self.wrong}" if self.wrong else said
 
 

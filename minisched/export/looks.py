@@ -59,9 +59,17 @@ SHARES = {  # a step's share for one request
     "decode": Look("#882255", WHITE_TEXT, glyph="▓"),
     "wasted": Look("", texture="cross", glyph="╳"),
 }
+# A step's colour, in turn: with four stages, five steps are in flight at one moment.
+STEPS = {
+    f"step {number}": Look(fill, glyph=glyph)
+    for number, (fill, glyph) in enumerate(
+        zip((ORANGE, SKY, GREEN, PURPLE, YELLOW), "█▒▓░▚", strict=True)
+    )
+}
 LOOKS = {
     **PHASES,
     **SHARES,
+    **STEPS,
     "other": Look("#B4B9BF", glyph="?"),  # a phase or an op that later designs add
     "bubble": Look("", texture="hatch", glyph="╱"),
     "waited": Look("", texture="hatch", glyph="╳"),

@@ -1,121 +1,178 @@
-"""The poster: every design as one strip of host and device, on one scale, the fastest first.
+"""The poster: how far ahead each design is, in families of designs that draw the same picture.
 
-A strip shows three settled periods. A period is the time from one step of a request to its next
-one. It means the same in a loop, in a pipeline, and in a queue of half batches.
+A colour is a step (``by_step.py``). Designs with the same run-ahead differ in where the token is,
+which ``one_token.py`` shows. A family shows one design, for a time that holds whole periods: from
+a step of a request on, and long enough for a whole burst of ``multi_step``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
-from ..checks.overlap import forwards, measure
-from ..devices.cost import MILLISECOND
-from ..loops.design import LOOPS
-from ..trace import Trace
-from ..trace.events import is_host, lane_words
-from .layout import DECODES, View, lane_side, make_view
-from .runs import LEGEND, lanes_of
-from .scene import LaneRow, Lanes, Part, Scene
+from ..checks.overlap import forward_lanes, forwards, measure
+from ..trace import Slice, Trace
+from .by_step import WORDS, Strip, blocks, steps_in_words
+from .layout import DECODES, make_view
+from .scene import Lanes, Part, Scene
+from .units import ms
 
-PERIODS = 3
+TIE = 1.01  # runs whose times differ by less than 1 % are equally fast
+MIN_PERIODS = 2
+SAYS = {
+    "en": {
+        "title": "{designs} designs are {pictures} pictures: count the colours at one moment",
+        "none": "no run has settled steps",
+        "about": "{what}; a colour is a step, a hatched device idles; {ms} ms of each",
+        "stages": "{} batches, one in each stage",
+        "burst": "{} steps planned at once",
+        "turns": "{0} batches take turns: a request is in one step of {0}",
+        "serial": "one step at a time",
+        "ahead": "{} ahead", "over": ", the token over the host",
+        "best": "The fastest, within 1 %: {loops}; {factor:.2f} times as fast as {base}.",
+        "missing": "Without settled steps, so not shown: {loops}.",
+    },
+    "zh": {
+        "title": "{designs} 种设计只有 {pictures} 种画法：数一数同一时刻有几种颜色",
+        "none": "没有运行进入稳定阶段",
+        "about": "{what}；一种颜色代表一步，斜线表示设备空闲；每种画 {ms} 毫秒",
+        "stages": "{} 个批次，每个流水级一个",
+        "burst": "一次调度 {} 步",
+        "turns": "{0} 个批次轮流：一个请求每 {0} 步出现一次",
+        "serial": "一次一步",
+        "ahead": "提前 {}", "over": "，token 经过主机",
+        "best": "最快（相差 1% 以内）：{loops}；是 {base} 的 {factor:.2f} 倍。",
+        "missing": "没有稳定阶段，未画出：{loops}。",
+    },
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Strip:
-    """One design's three periods, and its figures over the whole run."""
+class Kind(NamedTuple):
+    """What designs of one family have in common, read off their runs."""
 
-    view: View
-    speedup: float
-    busy: float  # percent
-    more_steps: int  # steps more than the first run has
+    devices: int
+    burst: int  # steps planned one after the other
+    turns: int  # a request is in every so many steps
+    most_steps: int  # in work at one moment
+    over_the_host: bool
 
-    @property
-    def period(self) -> float:
-        """Return the nanoseconds of one period."""
-        return self.view.duration / PERIODS
+    def words(self, lang: str) -> str:
+        """Write the kind in a line."""
+        say = SAYS[lang]
+        if self.devices > 1:
+            return say["stages"].format(self.devices)
+        if self.burst > 1:
+            return say["burst"].format(self.burst)
+        if self.turns > 1:
+            return say["turns"].format(self.turns)
+        if self.most_steps < 2:
+            return say["serial"]
+        ahead = say["ahead"].format(steps_in_words(self.most_steps - 1, WORDS[lang]))
+        return ahead + say["over"] * self.over_the_host
 
-    @property
-    def name(self) -> str:
-        """Return the loop, and the relay that carries its tokens."""
-        loop, _, relay = self.view.trace.loop.partition(":")
-        usual = LOOPS[loop].relays[0] if loop in LOOPS else ""
-        return f"{loop} · {relay or usual}" if relay or usual else loop
+
+class Period(NamedTuple):
+    """A run with a settled stretch: its family, and the strip of one whole period."""
+
+    trace: Trace
+    kind: Kind
+    start: int  # of the period
+    period: int  # nanoseconds
 
 
-def poster(traces: Sequence[Trace]) -> Scene:
-    """Draw all runs of one workload, compared with the first.
+def poster(traces: Sequence[Trace], lang: str = "en") -> Scene:
+    """Draw all runs of one workload in families, the fastest family first.
 
-    A run in which no request takes four consecutive steps is left out, and a note names it.
+    A run in which no request takes some consecutive steps is left out, and a note names it.
 
     Raises:
         ValueError: there is no trace.
     """
     if not traces:
         raise ValueError("a poster needs at least one trace, but got 0.")
-    base = measure(traces[0])
-    strips, left_out = list[Strip](), list[str]()
-    for trace in traces:
-        view, report = periods_of(trace), measure(trace)
-        if view is None:
-            left_out.append(trace.loop)
-            continue
-        factor = base.makespan_ns / report.makespan_ns if report.makespan_ns else 1.0
-        more = report.steps - base.steps
-        strips.append(Strip(view, factor, report.device_busy_percent, more))
-    strips.sort(key=lambda strip: (-strip.speedup, strip.period))
-    end = max((strip.view.duration for strip in strips), default=1)
-    rows = [row for strip in strips for row in rows_of(strip, end)]
-    title = "no run has settled steps"
-    if strips:
-        title = (
-            f"{len(strips)} designs, one workload: {strips[0].view.trace.loop} is the quickest, "
-            f"{strips[0].speedup:.2f} times as fast as {traces[0].loop}"
-        )
-    notes = [
-        "After each name its relay (host: none). Below it: the time from one step of a request to "
-        "its next one; the devices' busy share of the whole run; the speed-up; the difference in "
-        "steps."
+    found = [(trace, settled_in(trace)) for trace in traces]
+    known = [settled for _, settled in found if settled]
+    missing = [trace.loop for trace, settled in found if not settled]
+    say, times = SAYS[lang], {trace.loop: max(1, measure(trace).makespan_ns) for trace in traces}
+    base = times[traces[0].loop]
+    families: dict[Kind, list[Period]] = {}
+    for one in sorted(known, key=lambda one: times[one.trace.loop]):
+        families.setdefault(one.kind, []).append(one)
+    length = max((one.period for one in known), default=1)
+    parts = [
+        Part(kind.words(lang), gain(members, times, base), [strip_of(members[0], length, lang)])
+        for kind, members in families.items()
     ]
-    if left_out:
-        notes.append(f"Without settled steps, so not shown: {', '.join(left_out)}.")
-    about = f"{traces[0].what_ran}; {PERIODS} settled periods of each, from the device's start on"
-    part = Part("Host and devices", "one scale for all", [Lanes(rows, end)])
-    return Scene(title, about, [part], LEGEND, notes)
+    notes, title = [], say["none"]
+    if known:
+        title = say["title"].format(designs=len(known), pictures=len(families))
+        least = min(times[one.trace.loop] for one in known)
+        best = [one.trace.loop for one in known if times[one.trace.loop] <= TIE * least]
+        told = {"loops": ", ".join(best), "factor": base / least, "base": traces[0].loop}
+        notes.append(say["best"].format(**told))
+    if missing:
+        notes.append(say["missing"].format(loops=", ".join(missing)))
+    about = say["about"].format(what=traces[0].what_ran, ms=ms(length))
+    return Scene(title, about, parts, notes=notes, lang=lang)
 
 
-def periods_of(trace: Trace) -> View | None:
-    """Return three periods from the middle of the longest stretch with the same requests."""
+def gain(members: Sequence[Period], times: Mapping[str, int], base: int) -> str:
+    """Write the loops of a family, and how many times as fast as the first run they are."""
+    factors = [base / times[one.trace.loop] for one in members]
+    least, most = f"{min(factors):.2f}", f"{max(factors):.2f}"
+    names = ", ".join(one.trace.loop for one in members)
+    return f"{names}; {most}×" if least == most else f"{names}; {least} to {most}×"
+
+
+def strip_of(one: Period, length: int, lang: str) -> Lanes:
+    """Return the lanes of a run from the start of its period on."""
+    end = min(one.start + length, one.trace.end)
+    return Strip(make_view(one.trace, one.start, end)).lanes(length, WORDS[lang])
+
+
+def settled_in(trace: Trace) -> Period | None:
+    """Return the period in the middle of the longest stretch with the same requests."""
     passes = [item for item in forwards(trace) if item.mode in DECODES]
     counts = Counter(rid for item in passes for rid in item.rids)
     most = max(counts, key=lambda name: (counts[name], name), default="")
     alike = groupby((item for item in passes if most in item.rids), lambda item: item.rids)
-    stretch = max((list(items) for _, items in alike), key=len, default=[])
-    if len(stretch) <= PERIODS:
+    stretch = max((list(items) for _, items in alike), key=len, default=list[Slice]())
+    firsts = [at for at, item in enumerate(stretch) if not at or item.step != stretch[at - 1].step]
+    stretch = [stretch[at] for at in firsts]  # a pipeline's stages run one step each
+    if len(stretch) <= MIN_PERIODS:
         return None
-    first = (len(stretch) - PERIODS - 1) // 2
-    some = stretch[first : first + PERIODS + 1]
-    return make_view(trace, some[0].start, some[-1].start, some[0].step, some[-2].step)
+    whole = Strip(make_view(trace, stretch[0].start, stretch[-1].start))
+    turns = max(1, round((stretch[-1].step - stretch[0].step) / (len(stretch) - 1)))
+    burst = longest_burst(whole)
+    is_ahead = whole.most_steps > 1
+    over = is_ahead and bool(whole.goes_over_the_host)
+    kind = Kind(len(forward_lanes(trace)), burst, turns, whole.most_steps, over)
+    if len(stretch) <= burst + 1:
+        return None
+    at = begin_of(trace, stretch, burst)
+    return Period(trace, kind, stretch[at].start, stretch[at + burst].start - stretch[at].start)
 
 
-def rows_of(strip: Strip, end: int) -> list[LaneRow]:
-    """Return the lanes of a strip: the host, and each device."""
-    steps = "step" if abs(strip.more_steps) == 1 else "steps"
-    more = f", {strip.more_steps:+d} {steps}" if strip.more_steps else ""
-    kept = [
-        (lane, row)
-        for lane, row in zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
-        if is_host(lane) or any(item.kind == "forward" for item in row.spans)
-    ]
-    return [
-        LaneRow(
-            lane_words(lane) if len(kept) > 2 else lane_side(lane),
-            row.spans,
-            group=strip.name,
-            group_note=f"{strip.period / MILLISECOND:.1f} ms, {strip.busy:.0f} %, "
-            f"{strip.speedup:.2f}×{more}",
-        )
-        for lane, row in kept
-    ]
+def longest_burst(strip: Strip) -> int:
+    """Return how many steps the host plans before it reads one."""
+    host = [one for one in strip.blocks if one.verb != "run"]
+    runs = groupby(host, lambda one: one.verb)
+    return max(
+        (len({one.step for one in some}) for verb, some in runs if verb == "plan"), default=1
+    )
+
+
+def begin_of(trace: Trace, stretch: Sequence[Slice], burst: int) -> int:
+    """Return the place near the middle of a stretch where a period begins: the first of a burst."""
+    middle = (len(stretch) - burst - 1) // 2
+    if burst == 1:
+        return middle
+    plans = [one.start for one in blocks(trace) if one.verb == "plan"]
+    places: list[int] = [*range(max(1, middle), len(stretch) - burst), *range(1, middle)]
+    for at in places:
+        before, begin = stretch[at - 1].end, stretch[at].start
+        if any(before <= start <= begin for start in plans):  # planned while the device idles
+            return at
+    return middle

@@ -217,7 +217,7 @@ class Scene:
     """A whole picture. ``title`` is its finding; ``about`` names the run.
 
     ``legend`` gives the meaning of boxes and signs, and of arrows as ``arrow token``; ``notes`` are
-    sentences below.
+    sentences below. ``lang`` is the language of its words.
     """
 
     title: str
@@ -225,6 +225,7 @@ class Scene:
     parts: Sequence[Part]
     legend: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    lang: str = "en"
 
     @property
     def meanings(self) -> dict[str, str]:

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from .looks import css
 from .scene import CellGrid, Curve, Lanes, NodeTree, Scene, Show, axis_of
 from .svg_lanes import LanesDrawing
-from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, said_of, width_of
+from .svg_page import SvgPage, TimeScale, cut, said_of, width_of
+from .svg_style import DESK, MARGIN, Sheet
 from .units import tick_step
 
 CURVE = 84  # the height of a curve
 ROOT, LEVEL, LEAF, NODE = 44, 168, 44, 36  # a tree: the root, a level, a leaf's row, a node
 
 
-def to_svg(scene: Scene) -> str:
-    """Return the picture's text."""
+def to_svg(scene: Scene, sheet: Sheet = DESK) -> str:
+    """Return the picture's text, in the sizes of a sheet (``svg_style.py``)."""
     shown = [one for part in scene.parts for one in part.shows]
-    page = SvgPage(scene, max(map(_left_of, shown), default=96.0))
+    left = max((_left_of(one, sheet) for one in shown), default=float(sheet.left))
+    page = SvgPage(scene, left, sheet)
     afters = iter([*shown[1:], None])
     for number, part in enumerate(scene.parts):
         page.top += 4 * bool(number)
@@ -50,7 +52,7 @@ def draw(page: SvgPage, item: Show, has_axis: bool) -> None:
 
 def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
     """Draw stacked areas, and lines over them, in steps."""
-    x = TimeScale(curve.start, curve.end, page.left)
+    x = TimeScale(curve.start, curve.end, page.left, page.sheet.edge)
     sums: list[tuple[int, int]] = []
     shapes: list[tuple[str, str, list[tuple[int, int]]]] = []
     for one in curve.series:
@@ -64,7 +66,7 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
     whole = curve.scale if most >= 4 * curve.scale else 1  # round in its unit, if there is room
     for at in range(0, most + 1, tick_step(most // whole, 4) * whole):
         y = bottom - at * CURVE / most
-        page.line("grid" if at else "axis", x.left, y, EDGE, y)
+        page.line("grid" if at else "axis", x.left, y, x.right, y)
         page.words(x.left - 8, y + 4, f"{at / curve.scale:g}", "small", "end")
     page.words(MARGIN, top - 9, curve.unit, "small faint")
     x.grid(page, top, bottom)
@@ -73,10 +75,10 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
         d = "".join(f"H{right:.1f}V{height:.1f}" for right, height in steps)
         if "line" in kind:
             begin = next((height for right, height in steps if right == x.left), bottom)
-            d = f"M{x.left:.1f} {begin:.1f}{d}H{EDGE}"
+            d = f"M{x.left:.1f} {begin:.1f}{d}H{x.right:g}"
             page.path(kind, d, name, {"series": name})
         else:
-            d = f"M{x.left:.1f} {bottom:.1f}{d}H{EDGE}V{bottom:.1f}Z"
+            d = f"M{x.left:.1f} {bottom:.1f}{d}H{x.right:g}V{bottom:.1f}Z"
             page.path(f"box {css(kind)}", d, name, {"series": name})
     page.flags(curve.flags, x, top, bottom)
     page.top = bottom + (4 if has_axis else 22)
@@ -86,18 +88,19 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
 
 def draw_grid(page: SvgPage, grid: CellGrid) -> None:
     """Draw a box for each cell, under the columns' names, with lines between cells."""
-    left = left_edge(grid.rows)
-    width = (EDGE - left) / max(1, len(grid.columns))
+    sheet = page.sheet
+    left = left_edge(grid.rows, sheet)
+    width = (sheet.edge - left) / max(1, len(grid.columns))
     box = (0.94 if not grid.links else 0.72) * width
-    pitch = 40 if any(cell.below for cell in grid.cells.values()) else PITCH - 2
+    pitch = 40 if any(cell.below for cell in grid.cells.values()) else sheet.pitch - 2
     heads = [name.split("\n") for name in grid.columns]
     for at, lines in enumerate(heads):
         for number, words in enumerate(lines):
             x, y = left + at * width + box / 2, page.top + 10 + 13 * number
-            page.words(x, y, cut(words, width + 4), "small faint", "middle")
+            page.words(x, y, cut(words, width + 4, sheet.small), "small faint", "middle")
     top = page.top + 17 + 13 * (max(map(len, heads), default=1) - 1)
     for at, name in enumerate(grid.rows):
-        page.words(MARGIN, top + at * pitch + 13, cut(name, left - 26), "small")
+        page.words(MARGIN, top + at * pitch + 13, cut(name, left - 26, sheet.small), "small")
     for link in grid.links:
         (row1, column1), (row2, column2) = link.src, link.dst
         y1, y2 = top + row1 * pitch + 9, top + row2 * pitch + 9
@@ -108,21 +111,23 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
         x, y = left + column * width, top + row * pitch
         data = {**cell.data, "row": row, "column": column}
         changed = " changed" * cell.is_changed
-        page.rect(f"box {css(cell.kind)}{changed}", x + 0.5, y, box, BOX, cell.about, data)
+        page.rect(f"box {css(cell.kind)}{changed}", x + 0.5, y, box, sheet.box, cell.about, data)
         done = x + 0.5
         for kind, share in cell.fills:
-            page.rect(f"box {css(kind)}", done, y, share * box, BOX, said_of(cell.about, cell.data))
+            page.rect(
+                f"box {css(kind)}", done, y, share * box, sheet.box, said_of(cell.about, cell.data)
+            )
             done += share * box
-        text = cut(cell.text, box - 2)
+        text = cut(cell.text, box - 2, sheet.small)
         page.words(x + box / 2, y + 13, text, f"small in-{css(cell.kind)}", "middle")
-        below = cut(cell.below, width - 2)
-        page.words(x + box / 2, y + BOX + 12, below, "small faint", "middle")
+        below = cut(cell.below, width - 2, sheet.small)
+        page.words(x + box / 2, y + sheet.box + 12, below, "small faint", "middle")
     for (row, column), (row2, _) in grid.walls:
         x, y = left + column * width, top + row * pitch
         if row2 == row:
-            page.line("wall", x + 0.97 * width, y - 2, x + 0.97 * width, y + BOX + 2)
+            page.line("wall", x + 0.97 * width, y - 2, x + 0.97 * width, y + sheet.box + 2)
         else:
-            middle = y + (BOX + pitch) / 2
+            middle = y + (sheet.box + pitch) / 2
             page.line("wall", x - 0.03 * width, middle, x + 0.97 * width, middle)
     page.top = top + pitch * len(grid.rows) + 16
 
@@ -137,7 +142,7 @@ def draw_tree(page: SvgPage, tree: NodeTree) -> None:
     for at in [*(node.id for node in reversed(tree.nodes)), 0]:
         if at in below:
             rows[at] = sum(rows[child.id] for child in below[at]) / len(below[at])
-    pitch = min(LEVEL, (EDGE - MARGIN - ROOT) / max(1, *level.values()))
+    pitch = min(LEVEL, (page.sheet.edge - MARGIN - ROOT) / max(1, *level.values()))
     top = page.top + 4
     places = {
         at: (MARGIN + (ROOT + (level[at] - 1) * pitch if at else 0), top + row * LEAF)
@@ -152,27 +157,28 @@ def draw_tree(page: SvgPage, tree: NodeTree) -> None:
         kind = f"box {css(node.kind)}" + " changed" * node.is_changed
         page.rect(kind, x, y, pitch - 22, NODE, node.about, {"node": node.id, **node.data})
         for words, dy, bold in zip(node.lines, (15, 29), (" bold", ""), strict=True):
-            words = cut(words, pitch - 30, bool(bold))
+            words = cut(words, pitch - 30, page.sheet.small * (1.09 if bold else 1))
             page.words(x + pitch / 2 - 11, y + dy, words, f"small in-{css(node.kind)}{bold}",
                        "middle")  # fmt: skip
     page.top = top + max(1, leaves) * LEAF + 12
 
 
-def _left_of(item: Show) -> float:
+def _left_of(item: Show, sheet: Sheet) -> float:
     """Return the room that the names of rows need, if time runs next to them."""
     if isinstance(item, Curve):
-        return left_edge([f"{item.unit}  "])
+        return left_edge([f"{item.unit}  "], sheet)
     if not isinstance(item, Lanes):
-        return 96.0
-    left = left_edge([f"{row.name}  {row.note}" for row in item.rows])
+        return float(sheet.left)
+    left = left_edge([f"{row.name}  {row.note}" for row in item.rows], sheet)
     groups = [max(row.group, row.group_note, key=len) for row in item.rows if row.group]
-    return min(300.0, left + left_edge(groups) - 40 if groups else left)
+    most = sheet.width * 0.35
+    return min(most, left + left_edge(groups, sheet) - 40 if groups else left)
 
 
-def left_edge(names: Sequence[str]) -> float:
+def left_edge(names: Sequence[str], sheet: Sheet) -> float:
     """Return the left edge of the drawing, right of the longest name."""
-    longest = max((width_of(name, 12) for name in names), default=0.0)
-    return min(300.0, max(96.0, round(MARGIN + longest + 12)))
+    longest = max((width_of(name, sheet.text) for name in names), default=0.0)
+    return min(sheet.width * 0.35, max(sheet.left, round(MARGIN + longest + 12)))
 
 
 def stacked(

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from .looks import OVER, SIGNS, css
 from .scene import LaneItem, LaneLink, LaneRow, Lanes
-from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
+from .svg_page import SvgPage, TimeScale, cut, width_of
+from .svg_style import MARGIN
 
 SLANT = 30  # pixels to the side: a longer arrow over several rows has a bend
 MOST_HIGH = 740  # pixels of all lanes; more lanes are narrower
@@ -34,10 +35,11 @@ class LanesDrawing:
 
     def __init__(self, page: SvgPage, lanes: Lanes) -> None:
         self.page, self.lanes = page, lanes
-        self.x = TimeScale(lanes.start, lanes.end, page.left)
+        self.sheet = sheet = page.sheet
+        self.x = TimeScale(lanes.start, lanes.end, page.left, sheet.edge)
         count = len(lanes.rows) + sum(row.measure is not None for row in lanes.rows)
-        self.pitch = min(PITCH, max(9, MOST_HIGH / max(1, count)))
-        self.gap = PITCH - BOX if self.pitch > 16 else 2
+        self.pitch = min(sheet.pitch, max(9, MOST_HIGH / max(1, count)))
+        self.gap = sheet.gap if self.pitch > 16 else 2
         self.box = self.pitch - self.gap
         moments = [flag.start for flag in lanes.flags if flag.end == flag.start]
         self.top = page.top + 14 * bool(moments)
@@ -96,7 +98,7 @@ class LanesDrawing:
 
     def _background(self, strip: _Strip) -> None:
         page, row, left = self.page, strip.row, self.x.left
-        page.rect("lane", left, strip.y - 3, EDGE - left, self.box + 6)
+        page.rect("lane", left, strip.y - 3, self.sheet.edge - left, self.box + 6)
         if self.pitch < 12 and self.strips.index(strip) % 5:
             return
         y = strip.y + self.box / 2 + 4
@@ -106,10 +108,10 @@ class LanesDrawing:
                 page.words(MARGIN, y, row.group, "bold")
                 page.words(MARGIN, y + 15, row.group_note, "small faint")
             return
-        name = cut(row.name, left - MARGIN - 8)
+        name = cut(row.name, left - MARGIN - 8, self.sheet.small)
         page.words(MARGIN, y, name, "small" if self.pitch < 16 else "")
-        at = MARGIN + width_of(name, 12) + 7
-        if at + width_of(row.note) <= left - 4:
+        at = MARGIN + width_of(name, self.sheet.text) + 7
+        if at + width_of(row.note, self.sheet.small) <= left - 4:
             page.words(at, y, row.note, "small faint")
 
     def _shape(self, item: LaneItem, strip: _Strip) -> None:
@@ -124,7 +126,7 @@ class LanesDrawing:
         else:
             kind = f"box {css(item.kind)}" + " thin" * (width <= 4)
             least = 1.0 if item.end > item.start else 3.0
-            x = min(x, EDGE - least) if item.end == item.start else x
+            x = min(x, self.sheet.edge - least) if item.end == item.start else x
             page.rect(kind, x, y, max(least, width), self.box, item.about, item.data)
 
     def _over(self, item: LaneItem, strip: _Strip) -> None:
@@ -140,8 +142,8 @@ class LanesDrawing:
             page.drawn.append(f'<circle class="disc" cx="{middle:.1f}" cy="{y - 5:.1f}" r="8"/>')
             page.words(middle, y - 1, item.label, "small on-disc", "middle")
         else:
-            room = width_of(item.label, 11, bold=True)
-            middle = min(max(x + width / 2, self.x.left + room / 2), EDGE - room / 2)
+            room = width_of(item.label, self.sheet.small, bold=True)
+            middle = min(max(x + width / 2, self.x.left + room / 2), self.sheet.edge - room / 2)
             if middle - room / 2 >= strip.said:  # otherwise only the notes contain the words
                 strip.said = middle + room / 2 + 6
                 low = y + self.box + 15
@@ -156,7 +158,7 @@ class LanesDrawing:
             self.page.said.add(words)
             kind = f"small in-{css(item.kind)}"
             if item.kind in ("bubble", "waited"):  # off the hatching, for programs without rims
-                room = 0.9 * width_of(words, 11, bold=True)
+                room = 0.9 * width_of(words, self.sheet.small, bold=True)
                 self.page.rect("halo", middle - room / 2, strip.y + 2, room, self.box - 4)
             self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
 
@@ -170,7 +172,7 @@ class LanesDrawing:
             self.x.at(s.start) for s in strip.row.spans if s.kind in SIGNS and s.kind != "flag"
         ]
         for words in filter(None, dict.fromkeys((item.label, item.brief))):
-            room = width_of(words, 11, item.kind in ("bubble", "waited")) + 4
+            room = width_of(words, self.sheet.small, item.kind in ("bubble", "waited")) + 4
             if room > width:
                 continue
             steps = [4.0 * step for step in range(1, int((width - room) / 8) + 1)]
@@ -208,7 +210,7 @@ class LanesDrawing:
             kind += " level" * (ahead == 5)
             x1, x2 = x1 - 6, max(x2, x1 + 1) + ahead
             d = f"M{x1:.1f} {low:.1f}c0 8 {x2 - x1:.1f} 8 {x2 - x1:.1f} 0"
-        if len(self.lanes.links) * 5 > EDGE - self.x.left:
+        if len(self.lanes.links) * 5 > self.sheet.edge - self.x.left:
             kind += " faint-arrow"
         self.page.path(kind, d, link.about, link.data)
 
@@ -218,7 +220,7 @@ class LanesDrawing:
         page.line("span", left, y, right, y, item.data)
         page.line("span", left, y - 4, left, y + 4)
         page.line("span", right, y - 4, right, y + 4)
-        room, middle = width_of(item.label), (left + right) / 2
+        room, middle = width_of(item.label, self.sheet.small), (left + right) / 2
         if room + 8 > right - left:
             page.beside(left, right, y + 4, item.label, "small spanned")
             return

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
+from unicodedata import east_asian_width
 from xml.sax.saxutils import escape as escape_xml
 from xml.sax.saxutils import quoteattr
 
 from ..core.text import printable
 from .looks import LIGHT, OVER, SIGNS, UNDER, css
 from .scene import Data, LaneItem, Scene
-from .svg_style import FONT, painted, style_of
+from .svg_style import DESK, FONT, MARGIN, Sheet, painted, style_of
 from .units import exact, ms, tick_step
-
-WIDTH, MARGIN = 860, 20  # pixels: the page, and its empty margin left and right
-EDGE = WIDTH - 24
-PITCH, BOX = 27, 18  # pixels: from lane to lane, and the height of a box
 
 
 def char_width(size: float, bold: bool = False) -> float:
@@ -25,8 +22,9 @@ def char_width(size: float, bold: bool = False) -> float:
 
 
 def width_of(words: str, size: float = 11, bold: bool = False) -> float:
-    """Return the approximate width of a text."""
-    return len(words) * char_width(size, bold)
+    """Return the approximate width of a text; a Chinese character is a square."""
+    wide = sum(east_asian_width(sign) in "WF" for sign in words)
+    return (len(words) - wide) * char_width(size, bold) + wide * size
 
 
 def escape(words: str) -> str:
@@ -34,10 +32,25 @@ def escape(words: str) -> str:
     return escape_xml(printable(words))
 
 
-def cut(words: str, room: float, bold: bool = False) -> str:
+def cut(words: str, room: float, size: float = 11) -> str:
     """Return the part of a text that fits; empty if that is less than two characters."""
-    most = int(room / char_width(11, bold))
-    return words if len(words) <= most else "" if most < 2 else words[: most - 1] + "…"
+    if width_of(words, size) <= room:
+        return words
+    most = len(words)
+    while most and width_of(words[:most] + "…", size) > room:
+        most -= 1
+    return words[:most] + "…" if most else ""
+
+
+def folded(words: str, room: float, size: float, bold: bool = False) -> list[str]:
+    """Return a text in lines that fit; a Chinese text may break after every character."""
+    lines, line = list[str](), ""
+    for part in re.findall(r"[^\u2e80-\uffff\s]+\s*|[\u2e80-\uffff]\s*", words):
+        if line and width_of((line + part).rstrip(), size, bold) > room:
+            lines.append(line.rstrip())
+            line = ""
+        line += part
+    return [*lines, line.rstrip()]
 
 
 TOLD = {"start": "from", "end": "to", "ns": "takes", "ready": "lies ready for"}  # nanoseconds
@@ -66,13 +79,14 @@ def hover_of(about: str, data: Data | None) -> str:
 class SvgPage:
     """Collect shapes from top to bottom; ``top`` is the upper edge of the next part."""
 
-    def __init__(self, scene: Scene, left: float) -> None:
+    def __init__(self, scene: Scene, left: float, sheet: Sheet = DESK) -> None:
         self.scene = scene
+        self.sheet = sheet
         self.left = left  # the start of time, in all lanes and curves
         self.drawn: list[str] = []
         self.said: set[str] = set()  # the labels that the picture contains
         self.top = 11.0
-        self.lines(scene.title, "title", 20, size=16, bold=True)
+        self.lines(scene.title, "title")
         self.top += 2
         self.lines(scene.about, "faint")
         self.top += 30
@@ -122,10 +136,11 @@ class SvgPage:
 
     def beside(self, left: float, right: float, y: float, words: str, kind: str) -> None:
         """Draw words right of a shape, or left of it where the page ends."""
-        if right + 6 + width_of(words) <= EDGE:
+        size = self.sheet.small
+        if right + 6 + width_of(words, size) <= self.sheet.edge:
             self.words(right + 6, y, words, kind)
         else:
-            self.words(left - 6, y, cut(words, left - 6 - self.left), kind, "end")
+            self.words(left - 6, y, cut(words, left - 6 - self.left, size), kind, "end")
 
     def flags(self, flags: Sequence[LaneItem], x: TimeScale, top: float, bottom: float) -> None:
         """Draw a line at each time, with its words where they have room.
@@ -142,15 +157,16 @@ class SvgPage:
             if is_sign:
                 self.sign(flag.kind, at, top - high, flag.about, flag.data)
             if flag.end > flag.start:
-                middle, y = (at + until) / 2, top + 1.5 * PITCH - 4
-                if width_of(max(flag.label, flag.brief, key=len), 12, bold=True) < until - at - 6:
+                middle, y = (at + until) / 2, top + 1.5 * self.sheet.pitch - 4
+                longest = max(flag.label, flag.brief, key=len)
+                if width_of(longest, self.sheet.text, bold=True) < until - at - 6:
                     self.path("saved", f"M{until:.1f} {y}H{at + 2:.1f}")
                     self.line("saved-end", until, y - 6, until, y + 6)
                     self.words(middle, y - 7, flag.label, "bold", "middle")
                     self.words(middle, y + 16, flag.brief, "faint small", "middle")
                 continue
-            room = width_of(flag.label, 11, bold=True)
-            after = x.at(flags[number].start) - 6 if number < len(flags) else float(EDGE)
+            room = width_of(flag.label, self.sheet.small, bold=True)
+            after = x.at(flags[number].start) - 6 if number < len(flags) else self.sheet.edge
             if at + 7 + room <= after:
                 self.words(at + 7, top - 3, flag.label, "small warn")
                 free = at + 7 + room
@@ -160,21 +176,22 @@ class SvgPage:
 
     # -- around the shapes -------------------------------------------------------------------------
 
-    def lines(
-        self, words: str, kind: str, pitch: int = 17, size: float = 12, bold: bool = False
-    ) -> None:
+    def lines(self, words: str, kind: str) -> None:
         """Draw text as wide as the page, in as many lines as it needs."""
-        for line in wrap(words, int((EDGE - MARGIN) / char_width(size, bold))) or [""]:
-            self.top += pitch
+        size, is_bold = self.sheet.size(kind), kind in ("title", "run")
+        for line in folded(words, self.sheet.edge - MARGIN, size, is_bold):
+            self.top += round(size) + (4 if is_bold else 5)
             self.words(MARGIN, self.top, line, kind)
 
     def heading(self, words: str, note: str) -> None:
         """Draw the title of a part, followed by a quiet note, or with it below if it is long."""
+        sheet = self.sheet
         self.words(MARGIN, self.top, words, "run")
-        at = MARGIN + width_of(words, 13.5, bold=True) + 18
-        if note and at + width_of(note) > EDGE:
-            at, self.top = MARGIN, self.top + 17
-        self.words(at, self.top, note, "small faint")
+        at = MARGIN + width_of(words, sheet.run, bold=True) + 18
+        if note and at + width_of(note, sheet.small) > sheet.edge:
+            self.lines(note, "small faint")
+        else:
+            self.words(at, self.top, note, "small faint")
         self.top += 14
 
     def legend(self) -> None:
@@ -186,8 +203,8 @@ class SvgPage:
             if not any(label.startswith(words) for label in self.said)
         ]
         for number, (kind, words) in enumerate(entries):
-            room = 26 + width_of(words, 12) + 12
-            if not number or x + room > EDGE:
+            room = 26 + width_of(words, self.sheet.text) + 12
+            if not number or x + room > self.sheet.edge:
                 x, self.top = float(MARGIN), self.top + (22 if number else 16)
             self._sample(kind, x, self.top)
             self.words(x + 24, self.top, words)
@@ -208,18 +225,19 @@ class SvgPage:
 
     def finish(self) -> str:
         """Return the whole file."""
-        height = round(self.top + 14)
+        height, sheet = round(self.top + 14), self.sheet
         paper = (
-            f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
+            f'<rect class="paper" x="0.5" y="0.5" width="{sheet.width - 1}" height="{height - 1}" '
             'rx="8"/>'
         )
         drawn = "\n".join([paper, *self.drawn])
+        lang = f' lang="{self.scene.lang}"' if self.scene.lang != "en" else ""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            f'width="{WIDTH}" height="{height}" font-family="{FONT}" font-size="12" '
-            f'fill="{LIGHT["ink"]}" role="img">\n'
-            f"<title>{escape(self.scene.title)}</title>\n{style_of(drawn)}\n{painted(drawn)}\n"
-            "</svg>\n"
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {sheet.width} {height}" '
+            f'width="{sheet.width}" height="{height}" font-family="{FONT}" '
+            f'font-size="{sheet.text:g}" fill="{LIGHT["ink"]}" role="img"{lang}>\n'
+            f"<title>{escape(self.scene.title)}</title>\n{style_of(drawn)}\n"
+            f"{painted(drawn, sheet)}\n</svg>\n"
         )
 
 
@@ -230,11 +248,12 @@ class TimeScale:
     start: int
     end: int
     left: float
+    right: float
 
     def at(self, time: int) -> float:
         """Return the pixel of a time, kept inside."""
         inside = min(max(time, self.start), self.end) - self.start
-        return self.left + inside * (EDGE - self.left) / max(1, self.end - self.start)
+        return self.left + inside * (self.right - self.left) / max(1, self.end - self.start)
 
     @property
     def ticks(self) -> Iterator[tuple[float, str]]:
@@ -251,7 +270,7 @@ class TimeScale:
     def draw(self, page: SvgPage, words: str) -> None:
         """Draw the axis below the last shape; ``words`` name its unit."""
         y = page.top
-        page.line("axis", self.left, y, EDGE, y)
+        page.line("axis", self.left, y, self.right, y)
         page.words(MARGIN, y + 18, words, "small faint")
         for x, number in self.ticks:
             page.line("axis", x, y, x, y + 5)

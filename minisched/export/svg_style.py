@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from .looks import ARROWS, DARK, DARK_TEXT, LIGHT, LOOKS, ON_DARK, css
 
-FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
+FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, Noto Sans CJK SC, sans-serif"
 TEXTURES: dict[str, tuple[str, dict[str, str]]] = {  # on a tile of 8 by 8 pixels: path, its look
     "stripes": ("M-2 2L2 -2M0 8L8 0M6 10L10 6", {"stroke-width": "1.1", "opacity": ".45"}),
     "dots": ("M2 2h.1M6 6h.1",
@@ -26,15 +27,54 @@ CLASS = re.compile(r'class="([^"]*)"')
 Look = Mapping[str, str]  # attributes; ``$ink`` is a colour by its name in ``looks.COLOURS``
 
 
-def painted(drawn: str) -> str:
+@dataclass(frozen=True)
+class Sheet:
+    """The width of a page, and the sizes of lanes and letters on it, in pixels."""
+
+    width: int
+    box: int  # height of a box
+    gap: int  # between two lanes
+    title: float
+    run: float  # the name of a run
+    text: float
+    small: float
+    left: int  # the least room for the names of lanes
+
+    @property
+    def edge(self) -> int:
+        """Return the right end of every drawing."""
+        return self.width - MARGIN - 4
+
+    @property
+    def pitch(self) -> int:
+        """Return the height from lane to lane."""
+        return self.box + self.gap
+
+    def size(self, classes: str) -> float:
+        """Return the size of a text's letters."""
+        named = set(classes.split())
+        return next((getattr(self, name) for name in ("title", "run", "small") if name in named),
+                    self.text)  # fmt: skip
+
+
+MARGIN = 20  # pixels left and right
+DESK = Sheet(860, 18, 9, title=16, run=13.5, text=12, small=11, left=96)
+SLIDE = Sheet(860, 34, 8, title=21, run=15, text=13, small=13, left=84)
+PHONE = Sheet(390, 30, 8, title=16, run=14, text=12, small=12, left=66)
+
+
+def painted(drawn: str, sheet: Sheet = DESK) -> str:
     """Return shapes with the attributes of their classes, on light paper."""
-    return CLASS.sub(lambda found: found[0] + attributes(found[1]), drawn)
+    return CLASS.sub(lambda found: found[0] + attributes(found[1], sheet), drawn)
 
 
 @cache
-def attributes(classes: str) -> str:
+def attributes(classes: str, sheet: Sheet) -> str:
     """Return the attributes of some classes; a later rule overrides an earlier one."""
-    look = {name: value for _, has in matching(classes) for name, value in has.items()}
+    size = sheet.size(classes)
+    look = {"font-size": f"{size:g}"} if size != sheet.text else {}
+    for _, has in matching(classes):
+        look.update(has)
     look.pop("rim", None)
     return "".join(f' {name}="{colour(value, LIGHT)}"' for name, value in look.items())
 
@@ -149,10 +189,9 @@ DEFS = {
 }
 LINE = {"fill": "none", "stroke": "$ink"}
 RULES: list[tuple[str, Look]] = [  # the classes that must all occur, and the look
-    ("title", {"font-size": "16", "font-weight": "650"}),
-    ("run", {"font-size": "13.5", "font-weight": "650"}),
+    ("title", {"font-weight": "650"}),
+    ("run", {"font-weight": "650"}),
     ("faint", {"fill": "$faint"}),
-    ("small", {"font-size": "11"}),
     ("bold", {"font-weight": "650"}),
     ("paper", {"fill": "$paper", "stroke": "$grid"}),
     ("lane", {"fill": "$lane"}),

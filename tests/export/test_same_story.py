@@ -34,7 +34,7 @@ from minisched.export.scene import LaneItem, LaneRow
 from minisched.export.scene_puml import to_puml
 from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import draw_row, to_text
-from minisched.export.svg_page import EDGE
+from minisched.export.svg_style import DESK
 from minisched.export.units import counted, exact, ms, tick_step
 from minisched.loops.design import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
@@ -114,7 +114,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
     lanes = [rect for rect in rects if rect.get("class") == "lane"]
     tops = [float(rect.attrib["y"]) + 3 for rect in lanes]
     left = float(lanes[0].attrib["x"]) if lanes else 0.0
-    scale = (EDGE - left) / max(1, view.duration)
+    scale = (DESK.edge - left) / max(1, view.duration)
     by_id = {str(item.id): item for item in view.slices}
     boxes, arrows = Counter[Any](), Counter[Any]()
     for rect in rects:

@@ -103,7 +103,7 @@ def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
     assert golden.stale_pictures(golden.sources(ROOT, (), {})) == []
     assert {*SOURCES} >= {"decode", "prefill", "future_map", "scheduler", *TOPICS}
     drawn = {name for name in SOURCES if golden.has_picture(name)}
-    assert {*PICTURES} == {*drawn, *SCENES, "compare"}
+    assert {*PICTURES} == {*drawn, *SCENES, "compare", "compare_phone", "compare_zh"}
     for name, text in SOURCES.items():
         assert text.startswith("@startuml\n") and text.endswith("@enduml\n"), name
     for name, svg in PICTURES.items():

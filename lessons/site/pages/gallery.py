@@ -169,7 +169,7 @@ ABOUT = {  # the folder of a topic's code -> its heading
 }
 ALL = "All designs at a glance"
 SHARED = {  # a picture in ``traces/`` -> its question
-    "poster": "Every design as a strip of host and device, the quickest first.",
+    "poster": "How far ahead each design is: designs that draw the same picture are one family.",
     "one_token": "Through each relay: where does a token wait, and when does it arrive?",
     "waterfall": "From serial's time to a design's: where did it go, cause by cause?",
     "as_profiled": "Simulated steps, and what Nsight or torch.profiler would show of them.",

@@ -1,0 +1,242 @@
+"""A colour is a step: the picture of how far a host is ahead of its device.
+
+The host has two verbs: it *plans* a step (schedule, prepare, launch) and it *reads* one (process,
+output). The device *runs* it. Every box has the colour of its step, so the number of colours at one
+moment is the number of steps in work: one in serial, two or more with overlap. It needs no legend.
+The phases are the detailed form (``runs.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..checks.identity import differences
+from ..trace import Trace
+from ..trace.events import is_forward, is_host, lane_words
+from .layout import View, lane_side, make_view, slices_of, steady_views
+from .looks import STEPS
+from .scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene
+from .units import ms
+
+READ = ("process", "output", "postprocess")
+NOTHING = ("wait", "receive")  # of the host, with no step
+APART = 0.1  # of a box's length: phases that are nearer are one box
+
+WORDS = {
+    "en": {
+        "ahead": "While the device runs step {run}, the host reads {read} and plans {plan}",
+        "alike": "{loops}: {colours} at one moment",
+        "colours": "A colour is a step",
+        "count": "{loop} has {number} at one moment",
+        "same": "both runs gave the same tokens",
+        "step": "{ms} ms a step",
+        "over": "the token goes over the host",
+        "stays": "the token stays on the device",
+        "plan": "plan {}", "read": "read {}", "run": "run {}", "idle": "idle",
+        "host": "host", "device": "device", "axis": "ms",
+        "and": ", ", "stop": ". ", 
+        "numbers": "no step,one step,two steps,three steps,four steps,five steps",
+    },
+    "zh": {
+        "ahead": "设备运行第 {run} 步时，主机处理第 {read} 步的结果，并调度第 {plan} 步",
+        "alike": "{loops}：同一时刻有 {colours}",
+        "colours": "一种颜色代表一步",
+        "count": "{loop} 同一时刻有 {number}",
+        "same": "两次运行生成的 token 相同",
+        "step": "每步 {ms} 毫秒",
+        "over": "token 经过主机",
+        "stays": "token 留在设备上",
+        "plan": "调度 {}", "read": "处理 {}", "run": "前向 {}", "idle": "空闲",
+        "host": "主机", "device": "设备", "axis": "毫秒",
+        "and": "，", "stop": "。", "numbers": "0 步,1 步,2 步,3 步,4 步,5 步",
+    },
+}  # fmt: skip
+LANGUAGES = tuple(WORDS)
+
+
+@dataclass(frozen=True)
+class StepBlock:
+    """What a lane does with one step, from ``start`` to ``end`` in nanoseconds."""
+
+    lane: str
+    verb: str  # plan, read or run
+    step: int
+    start: int
+    end: int
+
+
+def blocks(trace: Trace) -> list[StepBlock]:
+    """Return the blocks of all lanes, by time; phases of one verb and step are one block."""
+    found: dict[str, list[StepBlock]] = {}
+    for item in slices_of(trace):
+        if not item.step or not item.duration or item.name in NOTHING:
+            continue
+        if not (is_host(item.lane) or is_forward(item.lane)):
+            continue
+        verb = "run" if is_forward(item.lane) else "read" if item.name in READ else "plan"
+        block = StepBlock(item.lane, verb, item.step, item.start, item.end)
+        before = found.setdefault(item.lane, [])
+        if before and is_one(before[-1], block):
+            block = StepBlock(item.lane, verb, item.step, before.pop().start, item.end)
+        before.append(block)
+    return sorted((one for some in found.values() for one in some), key=lambda one: one.start)
+
+
+def is_one(before: StepBlock, after: StepBlock) -> bool:
+    """Return whether two neighbours on a lane are one block."""
+    gap = after.start - before.end
+    return (before.verb, before.step) == (after.verb, after.step) and (
+        gap <= APART * (after.end - before.start)
+    )
+
+
+def by_step(traces: Sequence[Trace], periods: int = 2, lang: str = "en") -> Scene:
+    """Draw runs of one workload for as long as the first takes for ``periods`` settled steps.
+
+    Raises:
+        ValueError: there is no trace, or no such language.
+    """
+    if not traces:
+        raise ValueError("a picture needs at least one trace, but got 0.")
+    if lang not in WORDS:
+        raise ValueError(f"lang is {lang!r}, but it must be one of {', '.join(LANGUAGES)}.")
+    say, views = WORDS[lang], steady_views(traces, periods)
+    length = max(view.duration for view in views)
+    strips = [
+        Strip(make_view(view.trace, view.start, min(view.start + length, view.trace.end)))
+        for view in views
+    ]
+    names = [strip.view.trace.loop for strip in strips]
+    numbers = [steps_in_words(strip.most_steps, say) for strip in strips]
+    told = [
+        say["count"].format(loop=name, number=number)
+        for name, number in zip(names, numbers, strict=True)
+    ]
+    about = say["colours"] + say["stop"] + say["and"].join(told)
+    if len(traces) == 2 and not differences(*traces):
+        about += say["stop"] + say["same"].capitalize()
+    title = say["alike"].format(loops=say["and"].join(names), colours=numbers[-1])
+    parts = [
+        Part(name, strip.note(say), [strip.lanes(length, say)])
+        for name, strip in zip(names, strips, strict=True)
+    ]
+    return Scene(strips[-1].ahead(say) or title, about, parts, lang=lang)
+
+
+def steps_in_words(count: int, say: Mapping[str, str]) -> str:
+    """Return ``one step``, ``two steps``, ``7 steps``."""
+    numbers = say["numbers"].split(",")
+    return numbers[count] if count < len(numbers) else numbers[-1].replace("five", str(count))
+
+
+class Strip:
+    """A stretch of a run, drawn by step."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.blocks = [
+            one for one in blocks(view.trace) if one.end > view.start and one.start < view.end
+        ]
+        self.names = [lane for lane in view.lanes if any(one.lane == lane for one in self.blocks)]
+        self.at = {lane: number for number, lane in enumerate(self.names)}
+
+    def of(self, verb: str, step: int = 0) -> list[StepBlock]:
+        """Return the blocks of a verb, of one step or of all."""
+        return [one for one in self.blocks if one.verb == verb and step in (0, one.step)]
+
+    @property
+    def most_steps(self) -> int:
+        """Return the most steps that are in work at one moment: planned, run or read."""
+        moments = {max(one.start, self.view.start) for one in self.blocks}
+        at = [{one.step for one in self.blocks if one.start <= now < one.end} for now in moments]
+        return max(map(len, at), default=0)
+
+    @property
+    def goes_over_the_host(self) -> bool | None:
+        """Return whether a token goes over the host to its next step; None: none was seen."""
+        ways = {arrow.stays for arrow in self.view.arrows if arrow.brings == "token"}
+        return False in ways if ways else None
+
+    @property
+    def step_ns(self) -> int | None:
+        """Return the nanoseconds from step to step, if two of them begin here."""
+        starts = {
+            one.start
+            for one in blocks(self.view.trace)
+            if one.verb == "run" and self.view.start <= one.start <= self.view.end
+        }
+        return (max(starts) - min(starts)) // (len(starts) - 1) if len(starts) > 1 else None
+
+    def ahead(self, say: Mapping[str, str]) -> str:
+        """Write what the host does while the device runs a step; empty if it does nothing then."""
+        for run in self.of("run"):
+            inside = {
+                one.verb: one.step
+                for one in self.blocks
+                if one.verb != "run" and run.start <= one.start and one.end <= run.end
+            }
+            if inside.keys() == {"plan", "read"}:
+                return say["ahead"].format(run=run.step, **inside)
+        return ""
+
+    def note(self, say: Mapping[str, str]) -> str:
+        """Write the time of a step, and the way of the token."""
+        words = [say["step"].format(ms=ms(self.step_ns))] if self.step_ns else []
+        if self.goes_over_the_host is not None:
+            words.append(say["over" if self.goes_over_the_host else "stays"])
+        return say["and"].join(words)
+
+    def lanes(self, length: int, say: Mapping[str, str]) -> Lanes:
+        """Return the hosts, then the devices, with the way of one token."""
+        view, sides = self.view, Counter(map(lane_side, self.names))
+        rows = []
+        for lane in self.names:
+            spans = [self._box(one, say) for one in self.blocks if one.lane == lane]
+            spans += [
+                LaneItem(
+                    "bubble", *view.clip(idle.start, idle.end), say["idle"], "",
+                    f"{say['idle']} {ms(idle.duration)} ms",
+                )
+                for idle in view.bubbles
+                if idle.lane == lane
+            ]  # fmt: skip
+            side = lane_side(lane)
+            rows.append(LaneRow(say[side] if sides[side] == 1 else lane_words(lane), spans))
+        return Lanes(rows, length, 0, list(self._token()), across=say["axis"])
+
+    def _box(self, one: StepBlock, say: Mapping[str, str]) -> LaneItem:
+        words = say[one.verb].format(one.step)
+        return LaneItem(
+            f"step {one.step % len(STEPS)}",
+            *self.view.clip(one.start, one.end),
+            words,
+            str(one.step),
+            f"{words}, {ms(one.end - one.start)} ms",
+            {"step": one.step, "start": one.start, "end": one.end},
+        )
+
+    def _token(self) -> Iterator[LaneLink]:
+        """Yield the arrows of one token, from the end of its step to the next step."""
+        zero, end = self.view.start, self.view.end
+        for arrow in self.view.arrows:
+            ran, after = self.of("run", arrow.src.step), self.of("run", arrow.dst.step)
+            if arrow.brings != "token" or not ran or not after:
+                continue
+            source = max(ran, key=lambda one: one.end)
+            target = min(after, key=lambda one: one.start)
+            if source.start < zero or target.start > end or target.start < source.end:
+                continue
+            src = self.at[source.lane], source.end - zero
+            dst = self.at[target.lane], target.start - zero
+            data: Data = {"kind": "token", "step": source.step}
+            read, plan = self.of("read", source.step), self.of("plan", target.step)
+            if is_host(arrow.src.lane) and read and plan:
+                host = self.at[read[0].lane]
+                to, back = (host, read[0].start - zero), (host, plan[-1].end - zero)
+                yield LaneLink("token", src, to, about=arrow.meaning, data=data)
+                yield LaneLink("token", back, dst, about=arrow.meaning, data=data)
+            else:
+                yield LaneLink("token", src, dst, about=arrow.meaning, data=data)
+            return

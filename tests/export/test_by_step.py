@@ -1,0 +1,128 @@
+"""A colour is a step: what is said of the run is true of it, in every size and language."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minisched.export.by_step import LANGUAGES, WORDS, Strip, blocks, by_step
+from minisched.export.layout import make_view
+from minisched.export.poster import SAYS
+from minisched.export.recipes import trace_of
+from minisched.export.scene import LaneItem, Lanes, Scene
+from minisched.export.scene_svg import to_svg
+from minisched.export.scene_text import to_text
+from minisched.export.svg_style import PHONE, SLIDE
+from minisched.trace.events import is_forward
+from tests.support import Picture, check_picture
+
+LOOPS = ("serial", "overlap", "overlap_thread", "mlx_async", "mindie_dual", "multi_step", "pd")
+
+
+def lanes(scene: Scene) -> list[Lanes]:
+    return [shown for part in scene.parts for shown in part.shows if isinstance(shown, Lanes)]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_blocks_are_all_of_the_work_and_never_overlap(loop: str) -> None:
+    trace = trace_of(loop)
+    found = blocks(trace)
+    for lane in {one.lane for one in found}:
+        mine = [one for one in found if one.lane == lane]
+        assert all(a.end <= b.start for a, b in pairwise(mine))
+    ran = sum(item.duration for item in trace.slices if is_forward(item.lane) and item.step)
+    assert ran <= sum(one.end - one.start for one in found if one.verb == "run")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_colours_at_one_moment_are_the_steps_in_work(loop: str) -> None:
+    trace = trace_of(loop)
+    strip = Strip(make_view(trace))
+    work = [item for item in blocks(trace)]
+    most = max(len({one.step for one in work if one.start <= at.start < one.end}) for at in work)
+    assert strip.most_steps == most
+    assert (most == 1) == (loop == "serial")
+
+
+def test_the_title_names_steps_that_are_drawn_at_one_moment() -> None:
+    scene = by_step([trace_of("serial"), trace_of("overlap")])
+    found = re.fullmatch(WORDS["en"]["ahead"].format(run=r"(\d+)", read=r"(\d+)", plan=r"(\d+)"),
+                         scene.title)  # fmt: skip
+    assert found
+    drawn = {item.label: item for row in lanes(scene)[1].rows for item in row.spans}
+    run, read, plan = (drawn[f"{verb} {step}"] for verb, step in
+                       zip(("run", "read", "plan"), found.groups(), strict=True))  # fmt: skip
+    assert run.start <= read.start < read.end <= plan.start < plan.end <= run.end
+    assert "serial has one step" in scene.about and "overlap has two steps" in scene.about
+    assert scene.about.endswith("Both runs gave the same tokens")
+
+
+def test_serial_alone_does_not_claim_to_be_ahead() -> None:
+    assert by_step([trace_of("serial")]).title == "serial: one step at one moment"
+
+
+def test_other_tokens_are_not_called_the_same() -> None:
+    assert "same" not in by_step([trace_of("serial"), trace_of("decode")]).about
+
+
+def test_a_box_has_the_colour_of_its_step_and_a_token_its_way() -> None:
+    scene = by_step([trace_of("serial"), trace_of("overlap")])
+    boxes = [item for shown in lanes(scene) for row in shown.rows for item in row.spans]
+
+    def is_right(item: LaneItem) -> bool:
+        return item.kind == "bubble" or item.kind == f"step {int(item.data['step']) % 5}"
+
+    assert all(map(is_right, boxes))
+    serial, overlap = lanes(scene)
+    assert [link.src[0] for link in serial.links] == [1, 0]  # to the host, and back
+    assert [(link.src[0], link.dst[0]) for link in overlap.links] == [(1, 1)]
+    assert "over the host" in scene.parts[0].note and "stays" in scene.parts[1].note
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("sheet", [SLIDE, PHONE], ids=["slide", "phone"])
+def test_every_size_and_language_fits(lang: str, sheet: Any) -> None:
+    traces = [trace_of("serial"), trace_of("overlap")]
+    svg = to_svg(by_step(traces, 1, lang), sheet)
+    picture = Picture(svg)
+    assert picture.width == sheet.width
+    sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)"', svg)}
+    assert min(sizes) >= 12
+    if lang == "en" and sheet is SLIDE:
+        check_picture(picture)
+    assert (f'lang="{lang}"' in svg) == (lang != "en")
+
+
+def test_languages_say_the_same_things() -> None:
+    for table in (WORDS, SAYS):
+        english = table["en"]
+        for lang, words in table.items():
+            assert words.keys() == english.keys(), lang
+            for name, text in words.items():
+                fields = r"\{(\w*)[^}]*\}"
+                assert sorted(re.findall(fields, text)) == sorted(re.findall(fields, english[name]))
+
+
+def test_the_text_has_the_same_words() -> None:
+    scene = by_step([trace_of("serial"), trace_of("overlap")])
+    assert "the token stays on the device" in to_text(scene) and scene.title in to_text(scene)
+
+
+def test_compare_draws_by_step_and_phases_in_detail(cli: Any, tmp_path: Path) -> None:
+    picture = tmp_path / "out" / "compare.svg"
+    assert cli("compare --requests 2 --max-new-tokens 8")[0] == 0
+    assert "the host reads" in picture.read_text("utf-8")
+    assert cli("compare --requests 2 --max-new-tokens 8 --lang zh")[0] == 0
+    assert 'lang="zh"' in picture.read_text("utf-8")
+    assert cli("compare --requests 2 --max-new-tokens 8 --detail")[0] == 0
+    assert ">schedule<" in picture.read_text("utf-8")
+
+
+@pytest.mark.parametrize("line", ["--lang fr", "--lang zh --detail"])
+def test_a_wrong_language_is_one_sentence(cli: Any, line: str) -> None:
+    code, _, said = cli(f"compare --requests 2 {line}")
+    assert code == 2 and "--lang" in said and "Traceback" not in said
