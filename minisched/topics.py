@@ -46,7 +46,7 @@ SAME_PICTURE = {
         "mindie_single": "overlap",
         "mini_overlap": "overlap",
     }.items()
-    for part in ("", "_steps", "_sequence")
+    for part in ("", "_timing", "_steps", "_sequence")
 }
 
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from ..checks.identity import differences
 from ..trace import Trace
 from ..trace.events import is_forward, is_host, lane_words
-from .layout import View, lane_side, make_view, slices_of, steady_views
+from ..trace.sides import PAIR
+from .layout import View, lane_side, make_view, shown, slices_of, steady_views
 from .looks import STEPS
-from .scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene
+from .runs import finding
+from .scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import ms
 
 READ = ("process", "output", "postprocess")
@@ -92,6 +94,19 @@ def is_one(before: StepBlock, after: StepBlock) -> bool:
     )
 
 
+def of_one(trace: Trace, count: int = 3) -> Scene:
+    """Draw ``count`` settled steps of a run; 0: the whole run.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    view, say = shown(trace, count), WORDS["en"]
+    strip, length = Strip(view), view.duration
+    title = strip.ahead(say) or f"{trace.loop}: {finding(view)}"
+    about = f"{about_run(trace)}; a colour is a step, a hatched device idles"
+    return Scene(title, about, [Part(trace.loop, strip.note(say), [strip.lanes(length, say)])])
+
+
 def by_step(traces: Sequence[Trace], periods: int = 2, lang: str = "en") -> Scene:
     """Draw runs of one workload for as long as the first takes for ``periods`` settled steps.
 
@@ -123,6 +138,11 @@ def by_step(traces: Sequence[Trace], periods: int = 2, lang: str = "en") -> Scen
         for name, strip in zip(names, strips, strict=True)
     ]
     return Scene(strips[-1].ahead(say) or title, about, parts, lang=lang)
+
+
+def side_of(lane: str) -> str:
+    """Return ``prefill`` or ``decode``, of two schedulers; otherwise the empty string."""
+    return next((side for side in PAIR if lane.startswith(side)), "")
 
 
 def steps_in_words(count: int, say: Mapping[str, str]) -> str:
@@ -162,10 +182,11 @@ class Strip:
     @property
     def step_ns(self) -> int | None:
         """Return the nanoseconds from step to step, if two of them begin here."""
+        lane = [name for name in self.names if is_forward(name)][-1:]
         starts = {
             one.start
             for one in blocks(self.view.trace)
-            if one.verb == "run" and self.view.start <= one.start <= self.view.end
+            if one.lane in lane and self.view.start <= one.start <= self.view.end
         }
         return (max(starts) - min(starts)) // (len(starts) - 1) if len(starts) > 1 else None
 
@@ -175,7 +196,10 @@ class Strip:
             inside = {
                 one.verb: one.step
                 for one in self.blocks
-                if one.verb != "run" and run.start <= one.start and one.end <= run.end
+                if one.verb != "run"
+                and run.start <= one.start
+                and one.end <= run.end
+                and side_of(one.lane) == side_of(run.lane)
             }
             if inside.keys() == {"plan", "read"}:
                 return say["ahead"].format(run=run.step, **inside)

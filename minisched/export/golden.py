@@ -101,12 +101,16 @@ def topic_files(topic: str) -> Files:
     """Make a topic's trace, its view in parts, and its diagram if that is one of its run."""
     trace = trace_of(topic)
     files = {f"traces/{topic}.json": native.to_json(trace)}
-    for at, part in enumerate(parts_of(topic) or ("",)):
+    parts = parts_of(topic) or ("",)
+    in_plantuml = "timing" if parts[0] == "by_step" else parts[0]  # it shows phases by their names
+    for at, part in enumerate(parts):
         name = f"{topic}_{part}" if at else topic
         if part != "sequence" and name not in SAME_PICTURE:
             files[f"traces/{name}.svg"] = draw(topic, trace, part=part)
-        if part == "sequence" or name in OF_RUNS:
+        if part == "sequence":
             files[f"diagrams/{name}.puml"] = draw(topic, trace, "puml", part)
+        elif part == in_plantuml and topic in OF_RUNS:
+            files[f"diagrams/{topic}.puml"] = draw(topic, trace, "puml", part)
     return files
 
 

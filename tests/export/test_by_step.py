@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minisched.export.by_step import LANGUAGES, WORDS, Strip, blocks, by_step
+from minisched.export.by_step import LANGUAGES, WORDS, Strip, blocks, by_step, of_one
 from minisched.export.layout import make_view
 from minisched.export.poster import SAYS
 from minisched.export.recipes import trace_of
@@ -62,6 +62,7 @@ def test_the_title_names_steps_that_are_drawn_at_one_moment() -> None:
 
 
 def test_serial_alone_does_not_claim_to_be_ahead() -> None:
+    assert of_one(trace_of("serial")).title == "serial: the device idles 7.2 of 16.4 ms a step"
     assert by_step([trace_of("serial")]).title == "serial: one step at one moment"
 
 

@@ -59,7 +59,7 @@ def test_what_is_not_there_is_said_in_one_sentence() -> None:
     for arguments, known in (
         (("nope",), "the topics are radix_cache, "),
         (("serial", "png"), "the forms are svg, puml, text."),
-        (("serial", "svg", "nope"), "its parts are timing, sequence, steps."),
+        (("serial", "svg", "nope"), "its parts are by_step, timing, sequence, steps."),
     ):
         with pytest.raises(ValueError, match=re.escape(known)) as error:
             draw(arguments[0], EMPTY, *arguments[1:])

@@ -64,7 +64,7 @@ def test_the_slices_of_a_run_without_a_picture_are_those_of_the_picture_that_is_
     assert pairs.keys() == {"mindie_plugin", "mindie_single", "mini_overlap"}
     for name, like in pairs.items():
         own, other = (
-            re.findall("<title>(.*?)</title>", draw(topic, trace_of(topic)))
+            re.findall("<title>(.*?)</title>", draw(topic, trace_of(topic), part="timing"))
             for topic in (name, like)
         )
         assert [title.replace(name, like) for title in own] == other and len(other) > 20

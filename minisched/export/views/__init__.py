@@ -27,11 +27,13 @@ from .marks import NothingToShow
 __all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
 
 FORMS = ("svg", "puml", "text")
-STEPS = {"timing": 3, "sequence": 2, "steps": 4}  # the number of settled steps of a part
+# the number of settled steps of a part
+STEPS = {"by_step": 3, "timing": 3, "sequence": 2, "steps": 4}
 MORE_STEPS: dict[str, dict[str, int]] = {
-    "multi_step": {"timing": 8, "sequence": 4, "steps": 6},  # a burst, and the time between two
-    "pd": {"timing": 8},  # both sides while a prompt moves between them
-    "vllm_pp": {"timing": 8},  # a pipeline that is full
+    # a burst, and the time between two
+    "multi_step": {"by_step": 8, "timing": 8, "sequence": 4, "steps": 6},
+    "pd": {"by_step": 8, "timing": 8},  # both sides while a prompt moves between them
+    "vllm_pp": {"by_step": 8, "timing": 8},  # a pipeline that is full
 }
 
 
@@ -80,9 +82,12 @@ def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
         module: Any = import_module(f".{own}", __name__)
         found[LOOPS_WITH_MORE.get(topic, "")] = getattr(module, topic, None) or module.scene
     if topic not in TOPICS or TOPICS[topic].startswith("loops/"):
-        from .. import runs, step_under_step
+        from .. import by_step, runs, step_under_step
 
-        draws = {"timing": runs.timing, "sequence": runs.sequence, "steps": step_under_step.steps}
+        draws = {
+            "by_step": by_step.of_one, "timing": runs.timing, "sequence": runs.sequence,
+            "steps": step_under_step.steps,
+        }  # fmt: skip
         counts = {**STEPS, **MORE_STEPS.get(topic, {})}
         found |= {part: partial(draws[part], count=count) for part, count in counts.items()}
     return found
