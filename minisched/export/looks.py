@@ -108,7 +108,7 @@ LOOKS = {
 SIGNS = {  # kinds that take no time: their shape around the middle, and their glyph in a text
     "flag": ("m-4 -6h8l-4 6z", "▼"),
     "flag-head": ("m-6 -5h12l-6 9z", "▼"),
-    "read": ("m0 -5l5 5l-5 5l-5 -5z", "◆"),
+    "read": ("m0 -5l8 5l-8 5z", "▶"),
     "evict": ("m-4 -4l8 8m0 -8l-8 8", "╳"),
     "end": ("m0 -8v16", "┃"),
 }

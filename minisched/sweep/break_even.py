@@ -92,15 +92,19 @@ class BreakEven:
     @property
     def title(self) -> str:
         """Write the finding of the whole map."""
-        every = [(value, at) for found in self.speedups.values() for at, value in found.items()]
+        every = [
+            (value, at, design)
+            for design, found in self.speedups.items()
+            for at, value in found.items()
+        ]
         if not every:
             return "no design runs with these settings"
-        (top, _), (low, at) = max(every), min(every)
+        (top, _, _), (low, at, loser) = max(every), min(every)
         said = f"Overlap makes it up to {top:.2f} times as fast as serial"
         tokens = many(self.lengths[at[0]], "token")
         if low >= 1 - TIE:
             return f"{said}, and never slower"
-        return f"{said}, and up to {100 * (1 - low):.0f} % slower on answers of {tokens}"
+        return f"{said}; {loser} is up to {100 * (1 - low):.0f} % slower, on answers of {tokens}"
 
     @property
     def scene(self) -> Scene:

@@ -38,7 +38,7 @@ def test_four_tokens_win_most_where_host_and_device_are_equal(found: BreakEven) 
 def test_the_words_are_true_of_the_numbers(found: BreakEven) -> None:
     every = [value for values in found.speedups.values() for value in values.values()]
     assert f"up to {max(every):.2f} times" in found.title
-    assert f"up to {100 * (1 - min(every)):.0f} % slower on answers of 1 token" in found.title
+    assert f"up to {100 * (1 - min(every)):.0f} % slower, on answers of 1 token" in found.title
     lost = min(found.speedups["overlap_thread"].values())
     assert f"loses {100 * (1 - lost):.0f} %" in found.why("overlap_thread")
     assert f"{module.REQUESTS} rows for nothing" in found.why("overlap_thread")

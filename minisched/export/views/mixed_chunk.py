@@ -20,6 +20,7 @@ LEGEND = {
     "again": "prompt tokens, computed again",
     "wasted": "wasted rows",
     "flag-head": "retraction",
+    "end": "a request ends",
 }
 
 

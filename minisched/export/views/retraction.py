@@ -14,7 +14,7 @@ from .steps import WORK, StepWork, opening, requests_in, retraction_flags, steps
 
 MOST_STEPS, MOST_LANES, MOST_BILLS = 150, 16, 12
 LEGEND = {
-    "stored": "KV slots held by requests",
+    "admitted": "KV slots held by requests",
     "evictable": "KV slots cached, on top",
     **WORK,
     "flag-head": "retraction",
@@ -33,7 +33,7 @@ def scene(trace: Trace) -> Scene:
         """Return the values of a counter; the last of several at one time."""
         return list({it.time: it.value for it in part.counters if it.name == name}.items())
 
-    held, parts = [Series("KV slots held", "stored", values("kv used")),
+    held, parts = [Series("KV slots held", "admitted", values("kv used")),
                    Series("KV slots cached", "evictable", values("kv cached"))], []  # fmt: skip
     if held := [one for one in held if one.values]:
         curve = Curve(held, part.end, "KV slots", flags=retraction_flags(part))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ...trace import Trace
@@ -13,6 +14,7 @@ MOST_ROUNDS, MOST_REQUESTS = 10, 20
 LEGEND = {
     "queued": "waits",
     "admitted": "admitted now; below: its prompt's tokens, cached + to compute",
+    "arrow token": "overtakes an earlier request",
 }
 
 
@@ -55,19 +57,21 @@ def scene(trace: Trace) -> Scene:
         some = [one for one in orders if len(one.rids) > 1][:MOST_ROUNDS] or orders[:1]
         cut = f"; {len(some)} of {len(orders)} rounds"
     admitted, visits = [*prompts], [rid for rid in arrived if rid in prompts]
-    passed = sum(admitted.index(rid) < max(map(admitted.index, visits[:at]), default=0)
-                 for at, rid in enumerate(visits))  # fmt: skip
+    overtaking = {
+        rid for at, rid in enumerate(visits)
+        if admitted.index(rid) < max(map(admitted.index, visits[:at]), default=0)
+    }  # fmt: skip
     note = f"first on top; in the left column by arrival{cut}"
     return Scene(
-        f"schedule_policy: {passed} of {len(visits)} overtake an earlier request",
+        f"schedule_policy: {len(overtaking)} of {len(visits)} overtake an earlier request",
         about_run(trace, f"policy: {word(sorted_[0], 'policy') if sorted_ else 'not recorded'}"),
-        [Part("The queue, sorted", note, [grid_of(arrived, some)])],
+        [Part("The queue, sorted", note, [grid_of(arrived, some, overtaking)])],
         LEGEND,
     )
 
 
-def grid_of(arrived: list[str], orders: list[QueueOrder]) -> CellGrid:
-    """Return the rounds; lines follow a request from one to the next."""
+def grid_of(arrived: list[str], orders: list[QueueOrder], overtaking: Collection[str]) -> CellGrid:
+    """Return the rounds; lines follow a request from its arrival to its admission."""
     there = {rid for order in orders for rid in order.rids}
     columns = [QueueOrder("arrival", [rid for rid in arrived if rid in there]), *orders]
     cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
@@ -79,8 +83,10 @@ def grid_of(arrived: list[str], orders: list[QueueOrder]) -> CellGrid:
                 hit, new = order.admitted[rid]
                 kind, below, data = "admitted", f"{hit} + {new}", {**data, "tokens": new}
             cells[place, at] = GridCell(kind, short_end(rid, 9), below, data=data)
-            if at and rid in columns[at - 1].rids:
-                before = columns[at - 1].rids.index(rid), at - 1
-                links.append(LaneLink("link", before, (place, at)))
+            came = [column for column in range(at) if rid in columns[column].rids]
+            if came:  # from its arrival on, each request has a line
+                before = columns[came[-1]].rids.index(rid), came[-1]
+                kind = "token" if rid in overtaking else "link"
+                links.append(LaneLink(kind, before, (place, at)))
     places = [ordinal(1 + place) for place in range(max(len(order.rids) for order in columns))]
     return CellGrid(places, [order.name for order in columns], cells, links)

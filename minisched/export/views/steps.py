@@ -117,6 +117,7 @@ WORK = {
     "again": "prompt tokens, computed again",
     "decode": "a step decodes one token",
     "wasted": "a wasted row: its token is dropped",
+    "end": "it ends",
 }
 
 
@@ -135,8 +136,15 @@ def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
 
 
 def work_lanes(trace: Trace, steps: Sequence[StepWork], rids: Sequence[str]) -> Lanes:
-    """Return a lane for each of these requests, with flags of retractions."""
-    rows = [LaneRow(short(rid, 12), work_of(steps, rid)) for rid in rids]
+    """Return a lane for each of these requests up to its end, with flags of retractions."""
+    ends = {
+        word(mark, "rid"): LaneItem("end", mark.time, mark.time, about=f"{word(mark, 'rid')} ends")
+        for mark in named(trace, "finish")
+    }
+    rows = [
+        LaneRow(short(rid, 12), [*work_of(steps, rid), *([ends[rid]] if rid in ends else [])])
+        for rid in rids
+    ]
     return Lanes(rows, trace.end, flags=retraction_flags(trace, rids))
 
 
