@@ -151,7 +151,7 @@ LENGTHS = (66, 16)  # positions; the first one is longer than a block of the tor
 DECODES = 16  # rows of the largest step
 
 
-class Part(NamedTuple):
+class ProbeRow(NamedTuple):
     """A row of a step: some new tokens of one of the two prompts."""
 
     prompt: int  # 0 or 1
@@ -159,17 +159,17 @@ class Part(NamedTuple):
     length: int
 
 
-def steps_of(lengths: Sequence[int]) -> list[list[Part]]:
+def steps_of(lengths: Sequence[int]) -> list[list[ProbeRow]]:
     """Return the steps with other rows: chunks, decodes and drafts.
 
     ``lengths`` are those of the prompts; in a short context parts are shorter.
     """
 
-    def part(at: int, start: int, size: int) -> Part:
-        """Return a part inside a prompt; every fourth one is of the second prompt."""
+    def part(at: int, start: int, size: int) -> ProbeRow:
+        """Return a row inside a prompt; every fourth one is of the second prompt."""
         prompt = int(at % 4 == 3)
         size = min(size, lengths[prompt])
-        return Part(prompt, min(start, lengths[prompt] - size), size)
+        return ProbeRow(prompt, min(start, lengths[prompt] - size), size)
 
     decodes = [part(at, 2 + 4 * at, 1) for at in range(DECODES)]
     chunks = [(0, 20), (15, 9), (60, 5), (8, 1)]
@@ -202,7 +202,7 @@ def probe(model: Model, device: Device) -> Promise:
         table = model.init_cuda_graphs(device, table, 0)
     stream, number = device.stream("forward"), count(1)
 
-    def run(parts: list[Part], first_row: int, against: list[Any] | None) -> Any:
+    def run(parts: list[ProbeRow], first_row: int, against: list[Any] | None) -> Any:
         """Run a step and return its logits; with ``against`` how far they are from those."""
         step = step_of(parts, first_row, prompts, length, next(number))
         inputs = make_forward_batch(step, device.xp, model.pad_to)
@@ -215,7 +215,7 @@ def probe(model: Model, device: Device) -> Promise:
 
         return stream.launch(forward, name="probe").synchronize()
 
-    alone = [run([Part(at, 0, each)], at, None) for at, each in enumerate(lengths)]
+    alone = [run([ProbeRow(at, 0, each)], at, None) for at, each in enumerate(lengths)]
     apart = [each for parts in steps_of(lengths) for each in run(parts, 2, alone).tolist()]
     highest = stream.launch(lambda: largest(device, alone), name="probe").synchronize().tolist()
     worst, scale = max(apart), max(map(abs, highest))
@@ -228,7 +228,7 @@ def probe(model: Model, device: Device) -> Promise:
 
 
 def step_of(
-    parts: list[Part], first_row: int, prompts: list[list[int]], length: int, number: int
+    parts: list[ProbeRow], first_row: int, prompts: list[list[int]], length: int, number: int
 ) -> ForwardBatch:
     """Return a step in lists, with the logits of every token wanted.
 
@@ -253,7 +253,7 @@ def step_of(
     )  # fmt: skip
 
 
-def distances(device: Device, logits: Array, parts: list[Part], alone: list[Array]) -> Array:
+def distances(device: Device, logits: Array, parts: list[ProbeRow], alone: list[Array]) -> Array:
     """Return how far each row of logits is from that of the prompt alone, [num_tokens]."""
     xp: Any = device.xp
     truth = xp.lib.concatenate([
