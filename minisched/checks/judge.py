@@ -29,6 +29,7 @@ from ..scheduler import SchedulerStuck
 from ..trace import Trace
 from ..worker import Step
 from .case import FAILURES, Case, Failure, Workload, fresh
+from .figures import Figures
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
 from .laws import (
@@ -113,6 +114,7 @@ class Witnesses:
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
         self.engines = list[Engine]()
+        self.figures = list[Figures]()  # in the order in which the engines were made
         self.error: Exception | None = None
 
     def run(self, patch: Hook, each_turn: Hook = lambda engine: None) -> None:
@@ -131,6 +133,7 @@ class Witnesses:
             engine.scheduler.on_commit = committed
             self.touched.watch(engine)
             self.clients.watch(engine)
+            self.figures.append(Figures(engine))
             Watched(engine, self.progress, self.unknown)
             for fault in self.failing:
                 fault.put_in(engine)
@@ -161,6 +164,8 @@ class Witnesses:
             told = ((req, clients.heard[req]) for req in self.workload.requests)
             for law, sentence in clients.find(self.engines[0].metrics.ended):
                 yield law, [sentence]
+            for figures in self.figures if self.device.clock == "virtual" else ():
+                yield "client", figures.find(clients.heard)
             yield "logprobs", find_unlike(told, self.workload.vocab_size, tolerance)
             yield "leak", find_leaks(trace)
             yield "ends", find_bad_ends(trace)
@@ -172,6 +177,8 @@ class Witnesses:
         yield "deadlock", find_endless(trace) if is_over else ()
         yield "budget", self.over_budget
         yield "time", find_backwards(trace)
+        for figures in self.figures:
+            yield "time", figures.too_early
         yield "lifetime", self.device.lifetimes
         yield "touches", self.touched.check(trace, is_over)
         for law, sentence in self.progress.items():

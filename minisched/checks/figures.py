@@ -1,0 +1,120 @@
+"""The figures of a run's metrics, counted a second time; and the times of messages between sides.
+
+``Metrics`` counts where tokens are delivered and batches are committed. The observer here counts at
+the frontend and at the scheduler, on the virtual clock of ``sim``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from ..core import Lease, Output, Request, ScheduleBatch
+from ..engine.engine import Engine
+from ..engine.metrics import RequestMetrics
+from ..loops.pd import RoomMessage, SideEngine
+
+Heard = Mapping[Request, Sequence[Output]]
+"""The outputs of each request, in order."""
+
+
+class Figures:
+    """Observes one engine of a run: when outputs are delivered, what is admitted, retractions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.times: dict[int, int] = {}  # by output: when its client received it
+        self.kept: list[Output] = []  # so that no output has the id of an earlier one
+        self.leases = set[Lease]()  # with a step
+        self.admitted = self.cached = 0  # tokens of all admissions
+        self.retractions = Counter[Request]()
+        self.too_early: list[str] = []  # messages of ``pd`` that arrive before they are sent
+        if isinstance(engine, SideEngine):
+            self.watch_mailbox(engine)
+        frontend, scheduler = engine.frontend, engine.scheduler
+        on_output, on_commit, retract = (
+            frontend.on_output, scheduler.on_commit, scheduler.retraction.retract,
+        )  # fmt: skip
+
+        def heard(output: Output) -> None:
+            """Record the time of an output, and deliver it."""
+            self.times[id(output)] = engine.device.now()
+            self.kept.append(output)
+            if on_output is not None:
+                on_output(output)
+
+        def committed(batch: ScheduleBatch) -> None:
+            """Count the prompts with their first step under a lease."""
+            for at in range(batch.num_extend_reqs):
+                if batch.leases[at] not in self.leases:
+                    self.admitted += batch.reqs[at].known_len
+                    self.cached += batch.starts[at]
+                    self.leases.add(batch.leases[at])
+            if on_commit is not None:
+                on_commit(batch)
+
+        def retracted(req: Request, reason: str) -> None:
+            """Count the retractions of a request."""
+            self.retractions[req] += 1
+            retract(req, reason)
+
+        if on_output is not None:
+            frontend.on_output = heard
+        scheduler.on_commit = committed
+        scheduler.retraction.retract = retracted  # type: ignore[method-assign]
+
+    def watch_mailbox(self, engine: SideEngine) -> None:
+        """Compare the time of each message's arrival with the clock of the side that sends it."""
+        post = engine.other.post
+
+        def posted(time: int, message: RoomMessage) -> None:
+            """Record a message that takes less than the link's latency; KV has taken it before."""
+            brings_kv = message.token is not None
+            least = engine.device.now() + (0 if brings_kv else engine.link.latency)
+            if time < least:
+                self.too_early.append(
+                    f"the message {message.word!r} of {message.room} arrives at {time} ns, but "
+                    f"the link brings it at {least} ns at the earliest"
+                )
+            post(time, message)
+
+        engine.other.post = posted  # type: ignore[method-assign]
+
+    def find(self, heard: Heard) -> Iterator[str]:
+        """Yield each figure of the engine's metrics that differs; ``heard`` is of its clients."""
+        metrics = self.engine.metrics
+        for what, counted, found in (
+            ("admitted tokens", metrics.admitted_tokens, self.admitted),
+            ("cached tokens", metrics.cached_tokens, self.cached),
+        ):
+            if counted != found:
+                yield f"the metrics count {counted} {what}, but the steps had {found}"
+        if not self.times:
+            return
+        times = [self.times[id(it)] for it in self.kept if it.token is not None]
+        if metrics.output_tokens != len(times):
+            yield f"the metrics count {metrics.output_tokens} tokens, but clients got {len(times)}"
+        if times and metrics.last_output != times[-1]:
+            yield f"the last token came at {times[-1]} ns, but is counted at {metrics.last_output}"
+        usages, had = defaultdict[str, list[object]](list), defaultdict[str, list[object]](list)
+        for usage in metrics.ended:
+            if usage.first_token is not None:
+                usages[usage.rid].append(moments(usage))
+        for req, outputs in heard.items():
+            at = [self.times[id(it)] for it in outputs if it.token is not None]
+            if at:
+                end = self.times[id(outputs[-1])]
+                gaps = [after - before for before, after in pairwise(at)]
+                had[req.name].append((at[0], at[-1], gaps, end, self.retractions[req]))
+        for rid in had:
+            if sorted(map(str, usages[rid])) != sorted(map(str, had[rid])):
+                words = "first token, last token, gaps, end, retractions"
+                yield f"{rid} is counted with {usages[rid]} ({words}), but had {had[rid]}"
+
+
+def moments(usage: RequestMetrics) -> tuple[object, ...]:
+    """Return the figures of one request that its client could have measured."""
+    return (
+        usage.first_token, usage.last_token, list(usage.itls), usage.end, usage.retractions,
+    )  # fmt: skip
