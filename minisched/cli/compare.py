@@ -24,7 +24,6 @@ from ..export.runs import sequence, timing
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..export.svg_style import SLIDE
-from ..export.waterfall import waterfall
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
 from ..trace import Trace
@@ -162,8 +161,6 @@ def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
         "compare.html": to_html(traces),
         "compare.svg": drawn if is_poster else playing(drawn),
     }
-    if len(traces) > 1 and all(report.steps for report in found.reports):
-        files["waterfall.svg"] = to_svg(waterfall(traces))
     for report, trace in zip(found.reports, traces, strict=True):
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused

@@ -21,7 +21,6 @@ from ..topics import SAME_PICTURE, TOPICS
 from ..trace import Trace
 from ..trace.files import write_whole
 from . import native
-from .as_profiled import as_profiled
 from .by_step import by_step
 from .motion import playing
 from .one_token import one_token
@@ -37,7 +36,6 @@ from .scene_svg import to_svg
 from .svg_style import PHONE, SLIDE
 from .tables import designs_page
 from .views import draw, parts_of
-from .waterfall import waterfall
 
 # -- The files and their sources -------------------------------------------------------------------
 
@@ -67,11 +65,9 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
     "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),
     "lessons/site/docs/designs.md": designs_page,
-    "traces/as_profiled.svg": lambda: to_svg(as_profiled(run_of("overlap"))),
     "traces/mixed_attention.svg": lambda: to_svg(stages.attention(stages.mixed_batch())),
     "traces/one_token.svg": lambda: to_svg(one_token([*map(run_of, compare.RELAYS)])),
     "traces/poster.svg": lambda: to_svg(poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))])),
-    "traces/waterfall.svg": lambda: to_svg(waterfall([*map(run_of, compare.FALLS)])),
 }
 OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),

@@ -171,8 +171,6 @@ ALL = "All designs at a glance"
 SHARED = {  # a picture in ``traces/`` -> its question
     "poster": "How far ahead each design is: designs that draw the same picture are one family.",
     "one_token": "Through each relay: where does a token wait, and when does it arrive?",
-    "waterfall": "From serial's time to a design's: where did it go, cause by cause?",
-    "as_profiled": "Simulated steps, and what Nsight or torch.profiler would show of them.",
 }
 OTHERS = "More diagrams"
 INDEX_HEAD = """\

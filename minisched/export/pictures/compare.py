@@ -132,4 +132,3 @@ RELAYS = (  # a loop for each relay
     "overlap", "overlap:pool", "mini_overlap", "vllm_async", "mlx_async", "mindie_single",
     "mindie_plugin", "serial",
 )  # fmt: skip
-FALLS = ("serial", "overlap", "mindie_plugin", "multi_step", "vllm_batch_queue")
