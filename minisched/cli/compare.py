@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..core import Output
 from ..devices.registry import open_device
 from ..export.by_step import LANGUAGES, by_step
 from ..export.chrome import to_chrome
+from ..export.explore import to_explore
 from ..export.html import to_html
 from ..export.motion import playing
 from ..export.native import to_json
@@ -24,6 +26,7 @@ from ..export.runs import sequence, timing
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..export.svg_style import SLIDE
+from ..export.views import NothingToShow
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
 from ..trace import Trace
@@ -145,7 +148,7 @@ def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
 
     The picture plays a few settled steps of each run, by step or in ``detail`` by phase, or PD
     separation and mixed chunks while a prompt arrives. Of more than ``FEW`` runs it is a poster,
-    which stands still.
+    which stands still. ``explore.html`` begins with the costs of the serial run.
     ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
     """
     traces, pair = [run.trace for run in found.runs], find_runs(found.runs)
@@ -161,6 +164,8 @@ def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
         "compare.html": to_html(traces),
         "compare.svg": drawn if is_poster else playing(drawn),
     }
+    with suppress(NothingToShow):  # no decode step ran
+        files["explore.html"] = to_explore(traces, lang)
     for report, trace in zip(found.reports, traces, strict=True):
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused
