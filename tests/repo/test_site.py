@@ -55,7 +55,7 @@ from report import report  # noqa: E402
 assert browser  # the fixture
 FORK = "some-body/minisched-fork"  # where it is built as if it were published
 PAGES = [
-    "index.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
+    "index.html", "lab/index.html", "steppers.html", "explore.html", "museum.html", "search.html",
     "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
     *(f"lessons/site/docs/{path.stem}.html" for path in SITE.glob("docs/*.[mp][dy]")),
     *(f"gallery/{topic}.html" for topic in TOPICS),

@@ -33,6 +33,7 @@ FORMAT = "traces/README.md"
 DOCS = "lessons/site/docs/"
 WAYS = """\
 <p class="ways"><a href="steppers/serial_overlap.html">Step through these two runs</a>
+<a href="explore.html">Drag the costs</a>
 <a href="lab/index.html">Change them in the browser</a>
 <a href="lessons/README.html">Learn why</a> <a href="gallery/index.html">See all pictures</a></p>
 """

@@ -1,4 +1,4 @@
-"""Pages that step through golden runs: self-contained HTML, written when the site is built."""
+"""Self-contained pages, written when the site is built: through golden runs, and to drag costs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from minisched.export.explore import to_explore
 from minisched.export.html import to_html
 from minisched.export.recipes import run_of, trace_of
 from minisched.trace import Trace
@@ -51,7 +52,7 @@ STEPPERS = {  # file name -> page
 def pages() -> dict[str, str]:
     """Return the list of steppers; Sphinx does not know the pages themselves."""
     links = "\n".join(f"- {link(name, '')}" for name in STEPPERS)
-    return {"steppers.md": HEAD + links + "\n"}
+    return {"steppers.md": f"{HEAD}{links}\n{EXPLORE}"}
 
 
 def write(out: Path) -> None:
@@ -60,6 +61,8 @@ def write(out: Path) -> None:
     for name, stepper in STEPPERS.items():
         html = to_html(stepper.runs(), title=stepper.title)
         (out / "steppers" / f"{name}.html").write_text(html, encoding="utf-8")
+    explore = to_explore([trace_of("serial"), trace_of("overlap")])
+    (out / "explore.html").write_text(explore, encoding="utf-8")
 
 
 def stepper_of(topic: str, to_root: str) -> str:
@@ -80,4 +83,8 @@ Each is one self-contained page, which also works as a file. Play, step or drag;
 loop's line of source, the waiting and running requests, and the memory. `minisched compare` writes
 the same page for any workload, as `out/compare.html`.
 
+"""
+EXPLORE = """
+To change the costs instead of stepping through a run, <a href="explore.html">drag the edge of a box</a>: serial
+and another loop are laid out anew, and the title states the speed-up.
 """
