@@ -29,6 +29,7 @@ from .laws import lacking, marks
 from .leaks import AT_ONCE, find_leaks, not_checked
 from .overlap import is_profiled
 from .races import find_endless, find_races
+from .recorded import find_bad_steps, find_lost, find_out_of_time, find_unwritten, other_ends
 
 ORACLE = "-oracle"  # the suffix of a baseline's file name
 
@@ -132,6 +133,10 @@ def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
     received, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
     if found:
         return _not_identical(found, baseline, run)
+    if ends := tuple(other_ends(baseline.trace, run.trace)):
+        requests = many(len(ends), "request")
+        sentence = f"{requests} ended with another reason than in {baseline.file}."
+        return Answer("identical", "no", sentence, ends, holds=False)
     tokens = many(sum(map(len, received.values())), "token")
     requests = many(len(received), "request")
     sentence = f"The same tokens as in {baseline.file}: {tokens} of {requests}."
@@ -196,12 +201,26 @@ def leaks(recorded: Recorded) -> Answer:
     return Answer("leaks", "no", "Nothing leaks: all allocated memory was released.", missing)
 
 
+WHAT = {  # plurals
+    "moment out of order": "moments out of order",
+    "read of KV that was never written": "reads of KV that was never written",
+}
+
+
 def told(recorded: Recorded) -> list[Answer]:
-    """Return answers on violations without a question: bad ends, wrong reads of future slots."""
-    every = {"ends": find_bad_ends(recorded.trace), "relay": find_misreads(recorded.trace)}
-    what = {"ends": "bad end", "relay": "wrong read"}
+    """Return answers on violations without a question: bad ends, steps and times, wrong reads."""
+    trace = recorded.trace
+    every = {
+        "ends": ("bad end", [*find_bad_ends(trace), *find_lost(trace)]),
+        "steps": ("bad step", list(find_bad_steps(trace))),
+        "unwritten": ("read of KV that was never written", list(find_unwritten(trace))),
+        "time": ("moment out of order", list(find_out_of_time(trace))),
+        "relay": ("wrong read", find_misreads(trace)),
+    }
     return [
-        broken(name, many(len(found), what[name]), found) for name, found in every.items() if found
+        broken(name, many(len(found), what, WHAT.get(what, "")), found)
+        for name, (what, found) in every.items()
+        if found
     ]
 
 

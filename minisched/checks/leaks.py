@@ -101,6 +101,11 @@ class Ledger:
         self.nodes: dict[int, list[int]] = {}  # node -> pages
         self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # neither free nor cached yet
         self.knows_all = False  # no request held a page before the first mark
+        self.knows_rows = False  # the same of rows
+        self.admitted: dict[str, int] = {}  # since the last commit: tokens to compute, by request
+        self.has_blocks = False  # the prefix cache is one of blocks, each with one page
+        self.num_pages, self.page_size = 0, 1  # of the pool; 0: not known
+        self.writes: dict[int, list[tuple[str, str]]] = {}  # by step: request and KV slots
         self.newest: dict[str, HeldLease] = {}  # by request
         self.ending: dict[HeldLease, None] = {}  # closed or released, not known to be empty
         self.whose: HeldLease | None = None  # the lease of the next lock marks
@@ -118,18 +123,30 @@ class Ledger:
         """Apply a mark."""
         of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
         match mark.name:
+            case "admit":
+                self.admitted[str(of["rid"])] = int(of.get("extend_len", 0))
             case "row alloc":
+                self.knows_rows = self.knows_all
                 self._open(str(of["rid"]), int(of["row"]), now)
             case "row free" | "row hold" | "row let go":
                 self._on_row(mark.name, int(of["row"]), now)
             case "kv pool":
                 self.knows_all = True
+                self.num_pages = int(of.get("pages", 0))
+                self.page_size = int(of.get("page_size", 1))
             case "page alloc":
                 lease = self.held.get((ROW, int(of["row"])))
+                if lease is None and self.knows_rows:
+                    story = f"{of['rid']} got pages for row {of['row']} {now}, which nobody owns"
+                    self._wrong("used", story, now, str(of["rid"]))
                 lease = lease or self._open(str(of["rid"]), int(of["row"]), now)
                 for page in pages:
                     self._take((PAGE, page), lease, now, page in self.cached)
                     lease.pages[page] = now
+                    if self.num_pages and not 0 < page <= self.num_pages:
+                        story = f"page {page} was handed out to {lease.rid} {now}, but the pool "
+                        story += f"has pages 1 to {self.num_pages}"
+                        self._wrong("given", story, now, lease.rid)
             case "page disown":  # the pages leave their lease
                 for page in pages:
                     if holder := self.held.pop((PAGE, page), None):
@@ -140,10 +157,11 @@ class Ledger:
                 for page in pages:
                     self._free(page, now)
             case "radix add":
-                self._cache(int(of["node"]), numbers(of["page_ids"]))
+                self._cache(int(of["node"]), numbers(of["page_ids"]), now)
             case "block add":
+                self.has_blocks = True
                 for page in pages:
-                    self._cache(page, [page])
+                    self._cache(page, [page], now)
             case "radix split":  # a new node takes the first pages of another one
                 node, child, count = int(of["node"]), int(of["child"]), int(of["pages"])
                 both = self.nodes.get(child, [])
@@ -235,6 +253,9 @@ class Ledger:
             self.ending[lease] = None
         else:
             lease.num_transfers += 1 if name == "row hold" else -1
+            if lease.num_transfers < 0:
+                story = f"row {row} of {lease.rid} was let go {now}, but no transfer held it"
+                self._wrong("freed", story, now, lease.rid)
 
     def _free(self, page: int, now: MarkMoment) -> None:
         thing, freed = (PAGE, page), f"page {page} was freed {now}, although"
@@ -251,10 +272,14 @@ class Ledger:
             self._wrong("freed", f"{freed} node {self.cached[page]} still has it", now)
         self.freed[thing] = lease.rid if lease else "", now, now.slices
 
-    def _cache(self, node: int, pages: Sequence[int]) -> None:
+    def _cache(self, node: int, pages: Sequence[int], now: MarkMoment) -> None:
         """Record that a node of the prefix cache has these pages."""
         self.nodes[node] = list(pages)
         for page in pages:
+            is_owned = (PAGE, page) in self.held or page in self.disowned or page in self.cached
+            if self.knows_all and not is_owned:
+                story = f"page {page} went into the prefix cache {now}, although no request held it"
+                self._wrong("given", story, now)
             self.cached[page] = node
             self.disowned.pop(page, None)
 
@@ -268,6 +293,22 @@ class Ledger:
             else:
                 self._wrong("used", f"step {step} names row {row}, which has no owner {now}", now)
         self.in_flight[step] = now
+        admitted, self.admitted = self.admitted, {}
+        for rid, at in self.writes.get(step, ()):
+            slots = sum(last + 1 - first for first, last in spans_of(at))
+            if (count := admitted.get(rid, 0)) and count != slots:
+                story = f"{rid} was admitted to step {step} with {count} tokens, but that step "
+                story += f"writes {slots} KV slots for it"
+                self._wrong("used", story, now, rid)
+            lease = next((one for one in leases if one is not None and one.rid == rid), None)
+            for first, last in spans_of(at):
+                pages = range(first // self.page_size, last // self.page_size + 1)
+                # a block pool caches a page before its step computes it: a lock keeps it
+                own = {*lease.pages, *(+lease.locks if self.has_blocks else ())} if lease else ()
+                if lost := [page for page in pages if page not in own]:
+                    story = f"step {step} writes KV of {rid} to {plural('page', lost)}, which "
+                    story += f"{rid} did not own when the step was committed"
+                    self._wrong("used", story, now, rid)
 
     def _must_read(self, lease: HeldLease | None) -> bool:
         """Return whether a lease's newest step must read the sample of the step before.
@@ -427,6 +468,18 @@ class Ledger:
         self.leaks.append(Offence(story, lease.slices, "held", lease.rid, seen.time))
 
 
+def writes_of(trace: Trace, side: str) -> dict[int, list[tuple[str, str]]]:
+    """Return the KV that the forward pass of each step writes: request and slots, by step."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    steps = {item.id: item.step for item in trace.slices if item.name == "forward"}
+    for act in trace.program:
+        is_kv = act.resource.endswith("kv") and "draft" not in act.resource
+        is_mine = act.kind == "write" and act.rid and act.lane.startswith(side)
+        if is_kv and is_mine and (step := steps.get(act.op, 0)):
+            found.setdefault(step, []).append((act.rid, act.at))
+    return found
+
+
 @kept
 def ledgers(trace: Trace) -> dict[str, Ledger]:
     """Return each scheduler's ledger at the end of its trace, by side."""
@@ -434,6 +487,7 @@ def ledgers(trace: Trace) -> dict[str, Ledger]:
     sees_steps = {"commit", "tokens"} <= {mark.name for mark in trace.marks}
     for side, marks in heard(trace).items():
         ledger, now = found.setdefault(side, Ledger()), MarkMoment(0)
+        ledger.writes = writes_of(trace, side)
         for mark, now in marks:
             ledger.hear(mark, now)
             if sees_steps and mark.name in ("commit", "tokens"):

@@ -34,6 +34,8 @@ from ..trace.files import UNPACKED_MIB, Hear, read_text, unheard, unpacked, writ
 from ..trace.marks import BadMark, check_events
 
 FORMAT, VERSION = "minisched trace", 1
+CLOCKS = ("virtual", "wall")
+EDGES = ("launch", "copy", "result", "token", "upload", "recv", "transfer")
 HEADER = ("loop", "device", "model", "clock")
 OPTIONAL = "dtype"  # of a real model; written after the other fields
 EVENTS: dict[str, Any] = {  # by the name of their list, in the order of the file
@@ -119,9 +121,9 @@ def from_json(text: str, source: str = "this text") -> Trace:
         raise NotATrace(f"{source} is not a minisched trace: it is not JSON ({error}).") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise NotATrace(f'{source} is not a minisched trace: it lacks "format": "{FORMAT}".')
-    if data.get("version") != VERSION:
+    if type(version := data.get("version")) is not int or version != VERSION:
         raise NotATrace(
-            f"{source} is a trace of version {data.get('version')!r}; this program reads {VERSION}."
+            f"{source} is a trace of version {version!r}; this program reads {VERSION}."
         )
     try:
         return _trace(data)
@@ -144,7 +146,23 @@ def _trace(data: dict[str, Any]) -> Trace:
     for item in events["slices"]:
         if item.end < item.start:
             raise NotATrace(f"slice {item.id} ends at {item.end}, before it starts")
+        if item.start < 0:
+            raise NotATrace(f"slice {item.id} starts at {item.start}, but no time is below 0")
+    for kind in ("counters", "marks"):
+        for index, event in enumerate(events[kind]):
+            if event.time < 0:
+                raise NotATrace(f"{kind}[{index}] is at {event.time}, but no time is below 0")
+    for counter in events["counters"]:
+        if counter.value < 0:
+            raise NotATrace(f"the counter {counter.name!r} is {counter.value}, below 0")
+    if header["clock"] not in CLOCKS:
+        raise NotATrace(f"the clock is {header['clock']!r}, but it must be {' or '.join(CLOCKS)}")
     for edge in events["edges"]:
+        if edge.kind not in EDGES or edge.src == edge.dst:
+            raise NotATrace(
+                f"edge {edge.src} to {edge.dst} of kind {edge.kind!r} must join two slices, and "
+                f"its kind must be one of {', '.join(EDGES)}"
+            )
         if edge.src not in ids or edge.dst not in ids:
             raise NotATrace(f"edge {edge.src} to {edge.dst} names a slice that is not there")
     check_events(events["slices"], events["marks"])

@@ -13,11 +13,15 @@ from collections.abc import Iterable
 from .events import Mark, Slice, Value
 
 TEXT, NUMBER, NUMBERS, SIGNED = "text", "number", "numbers", "signed numbers"
+POSITIVE, REASON, DELTA = "positive", "reason", "delta"
 KINDS: dict[str, tuple[type, str, str]] = {  # type, pattern, and the words for both
     TEXT: (str, "", "a text"),
     NUMBER: (int, "", "a whole number"),
     NUMBERS: (str, r"[0-9 ]*", "a text of whole numbers, as in '4 5 9'"),
     SIGNED: (str, r"(-?[0-9]+( +|$))*", "a text of whole numbers, as in '-1 0 2'"),
+    POSITIVE: (int, r"0*[1-9][0-9]*", "a whole number above 0"),
+    REASON: (str, "stop|length|abort|error", "stop, length, abort or error"),
+    DELTA: (int, "-?1", "1 or -1"),
 }
 MOST_DIGITS = 4000  # Python reads no longer numbers
 SCALARS = frozenset(Value.__args__)
@@ -26,7 +30,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "row free": {"row": NUMBER},
     "row hold": {"row": NUMBER},
     "row let go": {"row": NUMBER},
-    "kv pool": {"page_size*": NUMBER},
+    "kv pool": {"page_size*": POSITIVE, "pages*": POSITIVE},
     "page alloc": {"rid": TEXT, "row": NUMBER, "pages": NUMBERS},
     "page disown": {"pages": NUMBERS},
     "page free": {"pages": NUMBERS},
@@ -35,14 +39,14 @@ KNOWN: dict[str, dict[str, str]] = {
     "radix evict": {"node": NUMBER},
     "block add": {"pages": NUMBERS},
     "block evict": {"pages": NUMBERS},
-    "block lock": {"pages": NUMBERS, "delta": NUMBER},
+    "block lock": {"pages": NUMBERS, "delta": DELTA},
     "insert": {"rid": TEXT},
-    "radix lock": {"node": NUMBER, "delta": NUMBER},
+    "radix lock": {"node": NUMBER, "delta": DELTA},
     "commit": {"step": NUMBER, "rows": NUMBERS, "chunks*": NUMBERS},
     "future slots": {"step": NUMBER, "slots": NUMBERS, "reads": NUMBERS},
     "tokens": {"step": NUMBER, "rids": TEXT, "tokens": NUMBERS},
     "stale output": {"step": NUMBER, "rid": TEXT},
-    "finish": {"rid": TEXT, "reason": TEXT},
+    "finish": {"rid": TEXT, "reason": REASON, "outputs*": NUMBER},
     "refused": {"rid": TEXT},
     "clip": {"rid": TEXT, "max_new_tokens": NUMBER},
     "retraction": {"rid": TEXT},
@@ -54,6 +58,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "wrong token": {"step": NUMBER, "rid": TEXT, "source": NUMBER, "reader": NUMBER,
                     "got*": NUMBER, "needs*": NUMBER},
     "wait": {"step*": NUMBER, "reason*": TEXT, "op*": TEXT},
+    "admit": {"rid": TEXT, "extend_len*": NUMBER},
     "match": {"rid": TEXT, "prompt_len*": NUMBER},
     "verified": {"drafts": NUMBER, "accepted": NUMBER},
 }  # fmt: skip

@@ -255,8 +255,13 @@ WRONG: dict[str, list[Any]] = {
     "number": ["3", None, True, 3.0, float("nan"), [3]],
     "numbers": [3, None, "4 x", "-1", "4,5", "9" * 5000],
     "signed numbers": [3, None, "1-2", "x", "-"],
+    "positive": [0, -1, "1", None, 1.5],
+    "delta": [0, 2, "1", None],
+    "reason": ["", "done", 3, None],
 }
-GOOD: dict[str, Any] = {"text": "a", "number": 1, "numbers": "1", "signed numbers": "-1"}
+GOOD: dict[str, Any] = {"text": "a", "number": 1, "numbers": "1", "signed numbers": "-1",
+    "positive": 1, "delta": -1, "reason": "stop",
+}  # fmt: skip
 HEADER: dict[str, Any] = {
     **{"format": native.FORMAT, "version": native.VERSION},
     **{"loop": "x", "device": "x", "model": "x", "clock": "wall"},

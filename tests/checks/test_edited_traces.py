@@ -1,0 +1,57 @@
+"""A file that no run could have written is found or refused; a few edits nothing can tell."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minisched.checking import check_runs
+from minisched.export import native
+from minisched.export.native import read_recorded
+from minisched.export.recipes import RECIPES, trace_of
+from tests.checks.edits import EDITS, SILENT
+
+
+@cache
+def good(topic: str) -> str:
+    return native.to_json(trace_of(topic))
+
+
+def verdict(folder: Path, topic: str, text: str) -> str:
+    """``ok``, ``found`` or ``refused``: the answer for a file beside the good one."""
+    one, other = folder / "good.json", folder / "edited.json"
+    one.write_text(good(topic), "utf-8")
+    other.write_text(text, "utf-8")
+    try:
+        found = check_runs([read_recorded(one), read_recorded(other)])
+    except ValueError as error:
+        assert "\n" not in str(error).strip(), error
+        return "refused"
+    return "ok" if found.holds else "found"
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_found_or_refused(name: str, tmp_path: Path) -> None:
+    topic, change = EDITS[name]
+    data: Any = json.loads(good(topic))
+    before = json.dumps(data)
+    text = change(data) or json.dumps(data)
+    assert text != before, "the edit changes nothing"
+    said = verdict(tmp_path, topic, text)
+    assert (said == "ok") == (name in SILENT), said
+
+
+def test_the_list_is_long_and_its_exceptions_are_few() -> None:
+    assert len(EDITS) >= 120
+    assert SILENT.keys() <= EDITS.keys() and len(SILENT) <= len(EDITS) / 20
+    assert len(Counter(topic for topic, _ in EDITS.values())) >= 8
+
+
+@pytest.mark.parametrize("topic", sorted(RECIPES))
+def test_a_good_trace_is_never_accused(topic: str, tmp_path: Path) -> None:
+    assert verdict(tmp_path, topic, good(topic)) == "ok"
