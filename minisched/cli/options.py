@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cached_property, wraps
 from math import inf
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
@@ -48,7 +47,7 @@ from ..own_loops import add_loop
 from ..replay.profiles import PROFILES, find_profile
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import too_long
-from ..trace.files import UNPACKED_MIB, read_text
+from ..trace.files import UNPACKED_MIB
 from .presets import preset_named
 
 LOG = setting(False, "The scheduler's log, on stderr.")
@@ -225,7 +224,6 @@ class WorkloadOptions(OptionGroup):
     usual: ClassVar[dict[str, Any]] = {"max_new_tokens": MAX_NEW_TOKENS}
     read: ClassVar[Read] = {
         "logit_bias": (list[str], read_biases),
-        "json_schema": (Path, lambda file: read_text(file, f"--json-schema {file}")),
         "stop": (list[str], tuple),
     }
     device: str = setting("sim", "sim, thread, cuda or mlx.")

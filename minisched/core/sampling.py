@@ -112,8 +112,8 @@ class SamplingParams:
     depend on ``seed``, the request and the position, never on the batch.
 
     These read the tokens before: ``frequency_penalty``, ``presence_penalty`` and
-    ``repetition_penalty`` (1: none), a grammar (``regex`` or ``json_schema``, a text), and ``stop``
-    strings. ``logit_bias`` adds to the logits of single tokens and reads nothing.
+    ``repetition_penalty`` (1: none), a grammar (``regex``), and ``stop`` strings. ``logit_bias``
+    adds to the logits of single tokens and reads nothing.
 
     ``return_logprob`` asks for the log-probability of every output token, and of the prompt's from
     ``logprob_start_len`` on (-1: none of them), with the ``top_logprobs_num`` most likely tokens at
@@ -146,9 +146,6 @@ class SamplingParams:
     regex: str | None = setting(
         None, "What the whole output has to match, as in Python's re over ASCII."
     )
-    json_schema: str | None = setting(
-        None, "A file; the output has to be JSON that follows this schema."
-    )
     stop: tuple[str, ...] = setting((), "A text that ends a request; repeatable.")
     return_logprob: bool = setting(False, "Say how likely each token was.")
     top_logprobs_num: int = setting(0, "With this many of the most likely tokens.")
@@ -167,7 +164,7 @@ class SamplingParams:
     @property
     def has_grammar(self) -> bool:
         """Return whether the output has to follow a grammar."""
-        return self.regex is not None or self.json_schema is not None
+        return self.regex is not None
 
     def problem(self) -> str | None:
         """Return a sentence on the first wrong option, or None."""
@@ -183,8 +180,6 @@ class SamplingParams:
             return f"top_k is {self.top_k}, but it must be at least 1, or -1 for no limit."
         if not 0.0 < self.top_p <= 1.0:
             return f"top_p is {shown(self.top_p)}, but it must be above 0 and at most 1."
-        if self.regex is not None and self.json_schema is not None:
-            return "regex and json_schema are both given, but an output can follow only one."
         return self._problem_of_history() or self._problem_of_logprobs()
 
     def _problem_of_logprobs(self) -> str | None:

@@ -134,7 +134,7 @@ class History(Feature):
         if self.compile_grammar is None:
             raise ValueError("a grammar was asked for, but nothing here compiles any.")
         grammar = self.compile_grammar(params)
-        self.recorder.mark("grammar", rid=req.rid, rule=params.regex or params.json_schema or "")
+        self.recorder.mark("grammar", rid=req.rid, rule=params.regex or "")
         return LogitWishes(req, grammar)
 
     def step_part(self, worker: Worker[Any], step: Step) -> HistoryStep:

@@ -11,8 +11,7 @@ are a set. A request's state is the set of positions for its next byte. Sets are
 for each position, so a token costs one ``or`` of such an integer for each position at most, and a
 request keeps one integer for each token. No position leads to a dead end.
 
-``.``, ``\D \W \S`` and ``[^a]`` match one byte of a character beyond ASCII here. They match all of
-it where llguidance follows the regex over a model's own tokens. For ASCII both are the same.
+``.``, ``\D \W \S`` and ``[^a]`` match one byte of a character beyond ASCII here.
 """
 
 from __future__ import annotations

@@ -198,7 +198,6 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    ("compare --json-schema binary.txt", "it is not UTF-8 text"),
     ("compare --device thread --model {llama}", "has no tokenizer.json"),
     ("compare --device mlx --model nobody/nothing-here", "nobody/nothing-here"),
     ("bench cuda --device thread", "bench cuda knows cuda"),
@@ -217,7 +216,6 @@ def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
     said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "lengths.csv").write_text(CSV)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     code, out, err = cli(line.format(llama=tiny_llama))

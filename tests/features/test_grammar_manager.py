@@ -61,8 +61,7 @@ def numbers(marks: list[Mark], name: str) -> list[int]:
 
 BAD = {
     "no token": (SamplingParams(regex="[^\\x00-\\xff]"), "no token can satisfy regex"),
-    "no schema": (SamplingParams(json_schema='{"type":"strin"}'), "Invalid type: strin."),
-    "both": (SamplingParams(regex="a", json_schema="{}"), "regex and json_schema are both given"),
+    "no regex": (SamplingParams(regex="x[a"), "unterminated character set at position 1"),
 }
 
 
