@@ -42,7 +42,7 @@ function writeAddress() {
 const SVG = "http://www.w3.org/2000/svg";
 const FONT = 'system-ui, "DejaVu Sans", Arial, "Noto Sans CJK SC", sans-serif';
 const ROWS = { host: 38, thread: 30, forward: 38, copy: 22 }; // lanes, and their heights
-const SIZE = 13, BOLD = { "font-weight": 700 };
+const SIZE = 13, MARGIN = 20, BOLD = { "font-weight": 700 };
 
 function add(parent, tag, attributes, text) {
   const node = parent.appendChild(document.createElementNS(SVG, tag));
@@ -68,9 +68,10 @@ function begin(svg, width, colours) {
   return { svg, width, colours };
 }
 
-function end({ svg, width }, height) {
-  for (const [name, value] of Object.entries({ width, height, viewBox: [0, 0, width, height].join(" ") }))
-    svg.setAttribute(name, value);
+function end({ svg, width }, height, margin = 0) {
+  const wide = width + 2 * margin, high = height + margin;
+  const size = { width: wide, height: high, viewBox: `${-margin} 0 ${wide} ${high}` };
+  for (const name in size) svg.setAttribute(name, size[name]);
 }
 
 // Join the phases that a lane does with one step; with `state.phases`, each is a box.
@@ -106,7 +107,7 @@ function drawLoops(page, runs, span, y, isSaved) {
     }
     y += 10;
   }
-  end(page, y);
+  end(page, y, isSaved ? MARGIN : 0);
 }
 
 function drawLane({ svg, width, colours, left, scale }, run, lane, boxes, y, isSaved) {
@@ -148,7 +149,7 @@ function drawIdle(svg, colours, from, to, y, height) {
 
 // -- The curve: the speed-up if the host were faster or slower --
 
-const LOW = 0.05, HIGH = 10; // of the host's time over the device's time
+const LOW = 1 / 16, HIGH = 16; // of the host's time over the device's time
 const bothRuns = (costs) => ["serial", state.loop].map((loop) => settled(loop, costs));
 
 function factorAt(times) {
@@ -169,13 +170,13 @@ function drawCurve(page, factor) {
   const factors = [factor, ...points.map((point) => point[1])];
   const least = Math.min(1, Math.floor(Math.min(...factors) * 2) / 2);
   const most = Math.max(2, Math.ceil(Math.max(...factors) * 2) / 2);
-  const y = (value) => 150 - ((value - least) / (most - least)) * 120;
+  const y = (value) => 160 - ((value - least) / (most - least)) * 120;
   write(svg, 0, 14, words.curve, colours.faint);
   for (let value = least; value <= most; value += 0.5) {
     add(svg, "path", { d: `M${left} ${y(value)}H${width}`, stroke: colours.grid });
     write(svg, left - 8, y(value) + 4.5, `${value}×`, colours.faint, "end");
   }
-  for (const value of [0.1, 0.25, 0.5, 1, 2, 4, 8]) write(svg, x(value), 172, `${value}`, colours.faint, "middle");
+  for (const value of [0.125, 0.25, 0.5, 1, 2, 4, 8]) write(svg, x(value), 182, `${value}`, colours.faint, "middle");
   const path = points.map(([value, reached]) => `${x(value)} ${y(reached)}`).join("L");
   add(svg, "path", { d: `M${path || "0 0"}`, fill: "none", stroke: colours.token, "stroke-width": 2.5 });
   const cx = x(Math.min(Math.max(ratio, LOW), HIGH)), isLeft = ratio < 1 || cx > width - 60;
@@ -183,7 +184,7 @@ function drawCurve(page, factor) {
   const place = [cx + (isLeft ? -12 : 12), y(factor) - 10];
   write(svg, ...place, `${factor.toFixed(2)}×`, colours.ink, isLeft ? "end" : "start", BOLD);
   svg.setAttribute("aria-label", words.curve);
-  end(page, 180);
+  end(page, 190);
 }
 
 // -- The whole page --
@@ -205,14 +206,15 @@ function reasonOf(run) {
   return host > time * 0.999 ? words.hostBound(ms(idle), ms(host)) : words.neither(ms(idle), ms(time));
 }
 
+// The picture has at least one period of each run, and a bit of the next one.
 const spanOf = (runs, width) =>
-  (Math.max(...runs.map((run) => run.time)) / STEPS) * (width < 600 ? 1.3 : 2.1);
+  Math.max(...runs.map((run) => (run.time / STEPS) * Math.max(run.period + 0.2, width < 600 ? 1.3 : 2.1)));
 
 // Draw everything. During a drag the axis stays.
 function draw(isDragged = false) {
   const colours = START.colours[isDark.matches ? "dark" : "light"], svg = byId("loops");
   for (const name in colours) document.body.style.setProperty(`--${name}`, colours[name]);
-  const key = document.activeElement.getAttribute("data-key"), width = document.body.clientWidth - 32;
+  const key = document.activeElement.getAttribute("data-key"), width = Math.max(document.body.clientWidth - 32, 280);
   const runs = bothRuns(state.costs), factor = speedUp(...runs), title = titleOf(factor);
   if (!isDragged) span = spanOf(runs, width);
   const page = begin(svg, width, colours);
@@ -289,9 +291,9 @@ byId("loops").onkeydown = (event) => {
 function saved() {
   const runs = bothRuns(state.costs), colours = START.colours.light;
   const page = begin(document.createElementNS(SVG, "svg"), 940, colours);
-  add(page.svg, "rect", { width: "100%", height: "100%", fill: colours.paper });
-  write(page.svg, 0, 24, titleOf(speedUp(...runs)), colours.ink, "start", { ...BOLD, "font-size": 20 });
-  drawLoops(page, runs, spanOf(runs, page.width), 44, true);
+  add(page.svg, "rect", { x: -MARGIN, width: "100%", height: "100%", fill: colours.paper });
+  write(page.svg, 0, 30, titleOf(speedUp(...runs)), colours.ink, "start", { ...BOLD, "font-size": 20 });
+  drawLoops(page, runs, spanOf(runs, page.width), 50, true);
   return new XMLSerializer().serializeToString(page.svg);
 }
 

@@ -105,7 +105,8 @@ function bursts(machine, count, length) {
   }
 }
 
-// The loops on offer, in families: how each runs, and in how many steps a request gets one token.
+// The loops on offer, in families. A request gets a token in every `turns`-th step, and `period` is
+// the number of steps that repeat.
 const ONE_AHEAD = ["overlap", "mini_overlap", "mlx_async", "vllm_async", "mindie_single"];
 const FAMILIES = {
   serial: { names: ["serial"], run: ahead, option: 1 },
@@ -113,7 +114,7 @@ const FAMILIES = {
   farAhead: { names: ["vllm_async:pool:depth=3"], run: ahead, option: 3 },
   thread: { names: ["overlap_thread"], run: byThread },
   fill: { names: ["mindie_plugin", "mindie_dual"], run: filledByHost },
-  burst: { names: ["multi_step"], run: bursts, option: 4 },
+  burst: { names: ["multi_step"], run: bursts, option: 4, period: 4 },
   turns: { names: ["vllm_batch_queue"], run: ahead, option: 2, turns: 2 },
 };
 const familyOf = (loop) =>
@@ -125,13 +126,13 @@ const FIRST = 25, STEPS = 12;
 
 // Run a loop. Return its boxes, the start of step FIRST on the device, and the time of STEPS steps.
 function settled(loop, costs) {
-  const { run, option, turns = 1 } = FAMILIES[familyOf(loop)];
+  const { run, option, turns = 1, period = 1 } = FAMILIES[familyOf(loop)];
   const machine = new Machine(costs);
   run(machine, FIRST + 2 * STEPS - 1, option);
   const begins = (step) =>
     machine.boxes.find((box) => box.phase === "forward" && box.step === step).start;
   const start = begins(FIRST);
-  return { loop, boxes: machine.boxes, start, time: begins(FIRST + STEPS) - start, turns };
+  return { loop, boxes: machine.boxes, start, time: begins(FIRST + STEPS) - start, turns, period };
 }
 
 // How many times as fast as `serial` a run gives tokens.

@@ -4,7 +4,7 @@ const WORDS = {
   en: {
     ms: "ms", host: "host", thread: "thread", forward: "device", copy: "copy",
     plan: "plan", read: "read", run: "run", idle: "idle",
-    space: " ", step: " a step", token: " a token of each request",
+    space: " ", step: " a step", token: " a token",
     faster: (loop, factor) => `${loop} is ${factor} times as fast as serial`,
     slower: (loop, factor) => `${loop} takes ${factor} times as long as serial`,
     equal: (loop) => `${loop} is as fast as serial`,
@@ -31,7 +31,7 @@ const WORDS = {
   zh: {
     ms: "毫秒", host: "主机", thread: "线程", forward: "设备", copy: "拷贝",
     plan: "调度", read: "处理", run: "前向", idle: "空闲",
-    space: "", step: "／步", token: "／token（每个请求）",
+    space: "", step: "／步", token: "／token",
     faster: (loop, factor) => `${loop} 的速度是 serial（串行）的 ${factor} 倍`,
     slower: (loop, factor) => `${loop} 的用时是 serial（串行）的 ${factor} 倍`,
     equal: (loop) => `${loop} 与 serial（串行）一样快`,

@@ -297,11 +297,14 @@ def test_it_works_by_touch_on_a_phone(lang: str, browser: Browser, tmp_path: Pat
             at_points = [] if at is None else [{"x": at, "y": y}]
             touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at_points})
         page.wait_for_function("(before) => state.costs.forward > before", arg=before)
-        sizes = page.evaluate(
-            "[...document.querySelectorAll('svg text')].map((it) => [it.getAttribute('font-size'),"
-            " it.getBoundingClientRect().left, it.getBoundingClientRect().right])"
-        )
-        assert all(float(size) >= 12 and left >= 0 and right <= 390 for size, left, right in sizes)
+        for loop in page.locator("#loop option").all_inner_texts():
+            page.select_option("#loop", loop)
+            sizes = page.evaluate(
+                "[...document.querySelectorAll('svg text')].map((it) =>"
+                " [Number(it.getAttribute('font-size')), it.getBoundingClientRect()])"
+            )
+            assert all(size >= 12 for size, _ in sizes)
+            assert all(box["left"] >= 0 and box["right"] <= 390 for _, box in sizes), loop
 
 
 def test_the_saved_picture_needs_no_page(browser: Browser, tmp_path: Path) -> None:
