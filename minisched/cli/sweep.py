@@ -8,13 +8,10 @@ from typing import Any
 
 import typer
 
-from ..export.scene_svg import to_svg
 from ..own_loops import add_loop, in_each_process
 from ..sweep.grid import AIMS, read_grid
-from ..sweep.picture import picture
-from ..sweep.sweep import Sweep, run_grid, write_tables
+from ..sweep.sweep import Sweep, run_grid, write_table
 from ..sweep.workers import Workers, num_cores
-from ..trace.files import write_whole
 from .layout import JSON, print_json, say, say_table, work_progress
 from .options import ADDRESS, BACKEND, JOBS, setting
 
@@ -37,8 +34,7 @@ def sweep(
     loop or a setting refuses is stored with its reason, as is one that fails.
 
     aim = "ttft", and limits = {itl_p99_ms = 40}, define the best. The aim is
-    ttft, itl, throughput or makespan. OUT gets sweep.csv, sweep.parquet, and
-    heat maps as sweep.svg.
+    ttft, itl, throughput or makespan. OUT gets sweep.csv.
     """
 
     loops: list[str] = []
@@ -55,15 +51,12 @@ def sweep(
         raise ValueError(f"--out {out} is a file, but it must be a folder.")
     with work_progress(len(grid.cells)) as work:
         done = run_grid(grid, out, workers, lambda at, row: work.advance(row["state"]))
-    files = [str(path) for path in write_tables(done, out)]
-    if (scene := picture(done)) is not None:
-        write_whole(out / "sweep.svg", to_svg(scene))
-        files.append(str(out / "sweep.svg"))
+    table = write_table(done, out)
     if json:
         print_json({
             "cells": len(done.rows), "done_before": done.done_before, "states": done.states(),
             "aim": grid.aim, "limits": dict(grid.limits), "best": done.best,
-            "capacity": done.capacity, "rows": done.table, "files": files,
+            "capacity": done.capacity, "rows": done.table, "files": [str(table)],
         })  # fmt: skip
     else:
         report(done, out)

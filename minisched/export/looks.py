@@ -92,18 +92,13 @@ LOOKS = {
     "queued": Look("", glyph="─"),
     "popped": Look("#E3E6EA", glyph="▪"),
     "ready": Look("#D5CDB4", glyph="═"),
-    # a choice compared with another one (ColorBrewer's BrBG), and amounts, pale to dark
+    # a choice compared with another one (ColorBrewer's BrBG)
     "loses much": Look("#8C510A", WHITE_TEXT, "", "▼"),
     "loses": Look("#E3BE73", DARK_TEXT, "", "▽"),
     "ties": Look("#E6E6E6", DARK_TEXT, "", "="),
     "wins": Look("#C7EAE5", DARK_TEXT, "", "△"),
     "wins more": Look("#5AB4AC", DARK_TEXT, "", "▲"),
     "wins much": Look("#01665E", WHITE_TEXT, "", "█"),
-    "least": Look("#F2F0F7", DARK_TEXT, "", " "),
-    "low": Look("#CBC9E2", DARK_TEXT, "", "░"),
-    "middle": Look("#9E9AC8", DARK_TEXT, "", "▒"),
-    "high": Look("#6A51A3", WHITE_TEXT, "", "▓"),
-    "most": Look("#3F007D", WHITE_TEXT, "", "█"),
 }
 SIGNS = {  # kinds that take no time: their shape around the middle, and their glyph in a text
     "flag": ("m-4 -6h8l-4 6z", "▼"),

@@ -120,7 +120,6 @@ class BreakEven:
             columns,
             self.speedups,
             {design: self.why(design) for design in self.designs},
-            True,
             (f"{REQUESTS} requests, {RUNNING} at a time, on sim, under SGLang's rules; {ends}.",),
         )
 

@@ -2,8 +2,7 @@
 
 A folder contains the state of a sweep. Each finished cell is a line of ``cells.jsonl``, written
 immediately, so a sweep that ended by Ctrl-C or by a power cut resumes where it stopped. At the end,
-all cells are in ``sweep.csv`` and, with the extra ``sweep``, in ``sweep.parquet``, which pandas,
-DuckDB and spreadsheets read.
+all cells are in ``sweep.csv``, which pandas, DuckDB and spreadsheets read.
 
 A cell without figures is stored, too. It was *refused* (by the loop or a setting), it *failed*, or
 it was *lost* with its process, and a column has the reason.
@@ -27,7 +26,6 @@ from typing import Any
 from ..checks.overlap import measure
 from ..defaults import config_from
 from ..devices.cost import MILLISECOND
-from ..devices.registry import MissingExtra, load_module
 from ..engine.metrics import Metrics
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import run_to_end
@@ -286,23 +284,15 @@ def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 raw.write(b"\n")
 
 
-def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
-    """Write ``sweep.csv``, and ``sweep.parquet`` if the extra ``sweep`` is installed.
+def write_table(sweep: Sweep, folder: Path) -> Path:
+    """Write ``sweep.csv``, and return its path.
 
     Raises:
-        ValueError: a file can't be written.
+        ValueError: the file can't be written.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(sweep.table[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(sweep.table)
-    files = [folder / "sweep.csv"]
-    write_whole(files[0], text.getvalue())
-    try:
-        arrow: Any = load_module("pyarrow", "sweep", "sweep.parquet")
-        parquet: Any = load_module("pyarrow.parquet", "sweep", "sweep.parquet")
-    except MissingExtra:
-        return files
-    files.append(folder / "sweep.parquet")
-    parquet.write_table(arrow.Table.from_pylist(sweep.table), files[1])
-    return files
+    write_whole(folder / "sweep.csv", text.getvalue())
+    return folder / "sweep.csv"

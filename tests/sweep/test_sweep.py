@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from minisched.export.scene import CellGrid
 from minisched.sweep import sweep as sweep_module
 from minisched.sweep.grid import SweepCell, SweepGrid, make_grid, read_grid
-from minisched.sweep.picture import picture
-from minisched.sweep.sweep import Sweep, run_cell, run_grid, write_tables
+from minisched.sweep.sweep import Sweep, run_cell, run_grid, write_table
 from minisched.sweep.workers import HERE, Workers
 
 AXES = {"loop": ["serial", "overlap"], "device_ms": [2, 10], "new_tokens": [1, 4]}
@@ -150,24 +148,11 @@ def test_capacity_is_the_highest_rate_within_the_limits(tmp_path: Path) -> None:
 
 def test_the_tables_hold_every_cell(tmp_path: Path) -> None:
     sweep = run_grid(GRID, tmp_path)
-    file, *_ = write_tables(sweep, tmp_path)
+    file = write_table(sweep, tmp_path)
     with file.open(encoding="utf-8", newline="") as text:
         rows = list(csv.DictReader(text))
     assert [row["makespan_ms"] for row in rows] == [str(r["makespan_ms"]) for r in sweep.rows]
     assert {row["speedup"] for row in rows if row["loop"] == "serial"} == {"1.0"}
-
-
-@pytest.mark.thorough
-def test_pandas_and_duckdb_read_the_tables(tmp_path: Path) -> None:
-    import duckdb
-    import pandas
-
-    sweep = run_grid(GRID, tmp_path)
-    _, parquet = write_tables(sweep, tmp_path)
-    means = pandas.read_parquet(parquet).groupby("loop")["makespan_ms"].mean().to_dict()
-    asked = f"select loop, avg(makespan_ms) from '{parquet}' group by loop"
-    assert dict(duckdb.sql(asked).fetchall()) == pytest.approx(means)
-    assert len(pandas.read_csv(tmp_path / "sweep.csv")) == len(GRID.cells)
 
 
 def test_recorded_requests_are_a_workload(tmp_path: Path) -> None:
@@ -179,32 +164,6 @@ def test_recorded_requests_are_a_workload(tmp_path: Path) -> None:
     sweep = run_grid(grid, tmp_path)
     assert sweep.states() == {"ok": 2}, sweep.rows
     assert all(row["ttft_p99_ms"] > 0 for row in sweep.rows)
-
-
-def test_the_picture_has_a_panel_a_choice_and_a_place_a_cell(tmp_path: Path) -> None:
-    sweep = run_grid(GRID, tmp_path)
-    scene = picture(sweep)
-    assert scene is not None and [part.heading for part in scene.parts] == ["overlap"]
-    (grid,) = scene.parts[0].shows
-    assert isinstance(grid, CellGrid)
-    told = {(grid.rows[row], grid.columns[column]): cell.text
-            for (row, column), cell in grid.cells.items()}  # fmt: skip
-    assert told == {
-        (f"new_tokens {row['new_tokens']}", f"{row['device_ms']}"): f"{row['speedup']:.2f}×"
-        for row in sweep.table
-        if row["loop"] == "overlap"
-    }
-
-
-def test_without_serial_the_picture_is_of_the_aim(tmp_path: Path) -> None:
-    table = {"loop": ["overlap", "vllm_async"], "device_ms": [2, 4, 8], "requests": 2}
-    scene = picture(run_grid(make_grid({"grid": table, "aim": "throughput"}), tmp_path))
-    assert scene is not None and scene.title.startswith("tokens_per_s")
-    assert [part.heading for part in scene.parts] == ["overlap", "vllm_async"]
-
-
-def test_without_numbers_there_is_no_picture(tmp_path: Path) -> None:
-    assert picture(run_grid(make_grid({"grid": {"loop": ["serial"]}}), tmp_path)) is None
 
 
 # -- whoever runs it -------------------------------------------------------------------------------
