@@ -26,9 +26,10 @@ from minisched.checks.case import VOCAB as VOCAB
 from minisched.checks.case import Workload as Workload
 from minisched.checks.case import fresh as fresh
 from minisched.checks.draw import draw, read_design
-from minisched.checks.judge import StepFault, livelock, most_turns
+from minisched.checks.judge import livelock, most_turns
 from minisched.checks.judge import play as play
 from minisched.checks.overlap import step_intervals
+from minisched.checks.step_fault import StepFault
 from minisched.core import (
     ForwardMode,
     Lease,

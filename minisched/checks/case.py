@@ -26,12 +26,20 @@ class Failure(NamedTuple):
     """A fault in the first step that computes this position of this request, if there is one.
 
     A position, not the number of a step, gives the same fault on every loop. It is in a chunk of
-    the prompt, at a token of the answer, or after the last token, in a wasted step.
+    the prompt, at a token of the answer, or after the last token, in a wasted step. With ``when``
+    it is in the first step that this describes instead (``step_fault.py:CONDITIONS``).
     """
 
     rid: str
     position: int
     kind: str  # of ``FAILURES``
+    when: str = ""
+
+    @property
+    def step(self) -> str:
+        """Return which step it is, in words."""
+        when = self.when or f"computes position {self.position} of {self.rid}"
+        return f"the first step that {when}"
 
 
 FAILURES = {
@@ -40,16 +48,21 @@ FAILURES = {
     "sampling raises": "no token could be chosen",
     "NaN logits": "not numbers (NaN)",
     "copy fails": "did not arrive",
+    "inputs find no memory": "out of device memory (tried to allocate 2.00 GiB)",
+    "mask finds no memory": "out of device memory (tried to allocate 2.00 GiB)",
+    "transfer fails": "transfer failed",
 }
-"""The faults of a step (``judge.py:StepFault``), with the error of the requests that it ends."""
+"""The faults of a step (``step_fault.py``), with the error of the requests that it ends."""
 
 
 @dataclass
 class Workload:
     """Requests with their turns of arrival, aborts by turn, and the scheduler's sizes.
 
-    In the turns of ``flushes`` a client asks to empty the cache. A run fills ``struck`` with the
-    requests that its ``failures`` hit, by id, and the device's message.
+    In the turns of ``flushes`` a client asks to empty the cache. In those of ``sent_again`` it
+    sends the object of a request once more, if that was sent before. In the turn ``interrupt`` the
+    user presses Ctrl-C. A run fills ``struck`` with the requests that its ``failures`` hit, by id,
+    and the device's message.
     """
 
     requests: list[Request]
@@ -60,6 +73,8 @@ class Workload:
     vocab_size: int = VOCAB
     flushes: frozenset[int] = frozenset()  # turns
     failures: tuple[Failure, ...] = ()
+    sent_again: dict[int, str] = field(default_factory=dict)  # turn -> request id
+    interrupt: int | None = None  # turn
     struck: dict[str, set[str]] = field(default_factory=dict)
 
     def has_failed(self, req: Request) -> bool:
@@ -116,9 +131,11 @@ def case_text(case: Case) -> list[str]:
     lines += [f"{rid} is given up at turn {turn}" for turn, rid in sorted(workload.aborts.items())]
     lines += [f"the cache is flushed at turn {turn}" for turn in sorted(workload.flushes)]
     lines += [
-        f"{kind} in the first step that computes position {position} of {rid}"
-        for rid, position, kind in workload.failures
+        f"{rid} is sent again at turn {turn}" for turn, rid in sorted(workload.sent_again.items())
     ]
+    if workload.interrupt is not None:
+        lines.append(f"Ctrl-C at turn {workload.interrupt}")
+    lines += [f"{failure.kind} in {failure.step}" for failure in workload.failures]
     if case.built_by_host:
         lines.append("the host builds the ops when it launches them, as on cuda and mlx")
     if case.cost == SIM_COST:
@@ -224,6 +241,11 @@ def put(items: Sequence[T], at: int, *instead: T) -> list[T]:
     return [*items[:at], *instead, *items[at + 1 :]]
 
 
+def without(events: Mapping[int, str], turn: int) -> dict[int, str]:
+    """Return the events of all other turns."""
+    return {at: rid for at, rid in events.items() if at != turn}
+
+
 def lower(number: int, least: int = 0) -> list[int]:
     """Return the number halved and lowered by one, down to ``least``."""
     half = max(least, number // 2)
@@ -238,17 +260,24 @@ def events_gone(workload: Workload) -> Iterator[dict[str, Any]]:
         yield {"failures": ()}
     if workload.flushes:
         yield {"flushes": frozenset()}
+    if workload.sent_again:
+        yield {"sent_again": {}}
+    if workload.interrupt is not None:
+        yield {"interrupt": None}
     if workload.eos_ids:
         yield {"eos_ids": frozenset()}
     if len(workload.aborts) > 1:
         for turn in workload.aborts:
-            yield {"aborts": {at: rid for at, rid in workload.aborts.items() if at != turn}}
+            yield {"aborts": without(workload.aborts, turn)}
     if len(workload.failures) > 1:
         for at in range(len(workload.failures)):
             yield {"failures": tuple(put(workload.failures, at))}
     if len(workload.flushes) > 1:
         for turn in workload.flushes:
             yield {"flushes": workload.flushes - {turn}}
+    if len(workload.sent_again) > 1:
+        for turn in workload.sent_again:
+            yield {"sent_again": without(workload.sent_again, turn)}
 
 
 def fewer_requests(workload: Workload) -> Iterator[dict[str, Any]]:
@@ -263,7 +292,8 @@ def fewer_requests(workload: Workload) -> Iterator[dict[str, Any]]:
             "requests": requests,
             "arrivals": [workload.arrivals[at] for at in places],
             "aborts": {turn: rid for turn, rid in workload.aborts.items() if rid in rids},
-            "failures": tuple(item for item in workload.failures if item.rid in rids),
+            "sent_again": {turn: rid for turn, rid in workload.sent_again.items() if rid in rids},
+            "failures": tuple(it for it in workload.failures if it.when or it.rid in rids),
         }
 
 
@@ -294,14 +324,16 @@ def sooner_events(workload: Workload) -> Iterator[dict[str, Any]]:
         for turn in lower(arrival):
             yield {"arrivals": put(workload.arrivals, at, turn)}
     for at, failure in enumerate(workload.failures):
-        for position in lower(failure.position):
+        for position in lower(failure.position) if not failure.when else ():
             sooner = failure._replace(position=position)
             yield {"failures": tuple(put(workload.failures, at, sooner))}
     for turn, rid in workload.aborts.items():
-        others = {at: who for at, who in workload.aborts.items() if at != turn}
+        others = without(workload.aborts, turn)
         for sooner_turn in lower(turn):
             if sooner_turn not in others:
                 yield {"aborts": {**others, sooner_turn: rid}}
+    for turn in lower(workload.interrupt or 0):
+        yield {"interrupt": turn}
 
 
 def simpler_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:

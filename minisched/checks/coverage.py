@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise, repeat
 from typing import NamedTuple
 
-from ..core import Lease, NoBatch, Request, Result, ScheduleBatch
+from ..core import NoBatch, Request, Result, ScheduleBatch
 from ..core.batch import Outputs
 from ..core.sampling import is_text
 from ..engine.engine import Engine
@@ -19,6 +19,7 @@ from ..memory import BlockPool
 from ..memory.block_pool import Block
 from ..trace.events import Value
 from .judge import Verdict
+from .step_fault import CONDITIONS
 
 # -- Moments of a run, as the scheduler sees them --------------------------------------------------
 
@@ -40,11 +41,8 @@ class Retracted(NamedTuple):
 class FailedStep(NamedTuple):
     """A step with an error as its result, before the scheduler processes it."""
 
+    conditions: frozenset[str]  # those of ``step_fault.py`` that it meets
     is_chunk: bool  # it computes a chunk of a prompt that is not the last one
-    shares_pages: bool  # a row has cached pages that another lease uses too
-    has_reader: bool  # a row reads pages that another row of the same step should have written
-    is_read_later: bool  # a request that is not in it reads such pages
-    is_stale: bool  # a request has lost its lease, and its late tokens count
     is_followed: bool  # a later step in flight has one of its requests
 
 
@@ -145,32 +143,11 @@ def failed_step(
     engine: Engine, batch: ScheduleBatch, in_flight: Iterable[ScheduleBatch]
 ) -> FailedStep:
     """Return what the scheduler shows of a failed step, before it processes its result."""
-    scheduler = engine.scheduler
-    mine = set(batch.leases)
-    others = {req.lease for req in scheduler.live.values() if req.lease} - mine
-    unwritten = {
-        block.page: lease for lease, block in scheduler.prefix_cache.unwritten.get(batch.step, ())
-    }
     return FailedStep(
+        frozenset(when for when, rows_of in CONDITIONS.items() if [*rows_of(engine, batch)]),
         batch.chunked_req is not None,
-        any(
-            not shared_by(lease).isdisjoint(shared_by(other))
-            for lease in mine
-            for other in {*mine, *others} - {lease}
-        ),
-        any(unwritten[page] is not it for it in mine for page in shared_by(it) & {*unwritten}),
-        any(not shared_by(lease).isdisjoint(unwritten) for lease in others),
-        any(
-            req.lease is not lease and scheduler.output_processor.is_stale(req)
-            for req, lease in zip(batch.reqs, batch.leases, strict=True)
-        ),
         any(not {*batch.reqs}.isdisjoint(later.reqs) for later in in_flight),
     )
-
-
-def shared_by(lease: Lease) -> set[int]:
-    """Return the pages of a lease that the prefix cache has."""
-    return {*lease.pages[: lease.shared_pages]}
 
 
 # -- The situations --------------------------------------------------------------------------------
@@ -193,9 +170,9 @@ class Evidence:
         reasons = reasons or LACKS
         return any(item.reason in reasons and is_it(item) for item in self.ran.retractions)
 
-    def failed(self, is_it: Callable[[FailedStep], object]) -> bool:
-        """Return whether a step of this kind has failed."""
-        return any(map(is_it, self.ran.failed))
+    def failed(self, when: str) -> bool:
+        """Return whether a step has failed that meets a condition."""
+        return any(when in step.conditions for step in self.ran.failed)
 
     def starving_turned(self, to: bool) -> bool:
         """Return whether a step has begun to wait for memory, or ended to."""
@@ -249,23 +226,29 @@ SITUATIONS: dict[str, Callable[[Evidence], object]] = {
     "duplicate pages wait for a transfer": lambda it: it.ran.held_retired,
     # A step fails.
     "a step fails": lambda it: it.ran.failed,
-    "a chunk of a prompt fails": lambda it: it.failed(lambda one: one.is_chunk),
-    "a step fails that shares pages": lambda it: it.failed(lambda one: one.shares_pages),
-    "a step fails that reads its own pages": lambda it: it.failed(lambda one: one.has_reader),
-    "a step fails, and a later one reads its pages": lambda it: it.failed(
-        lambda one: one.is_read_later),
+    "a chunk of a prompt fails": lambda it: any(step.is_chunk for step in it.ran.failed),
+    **{
+        f"a step fails that {when}": lambda it, when=when: it.failed(when)  # type: ignore[misc]
+        for when in CONDITIONS
+    },
     "a reader of failed pages is computed again": lambda it: it.retracted(
         lambda one: True, "failed prefix"),
     "the cache forgets a failed page": lambda it: it.ran.forgotten,
-    "a step with a stale output fails": lambda it: it.failed(lambda one: one.is_stale),
-    "a step fails, and a step in flight has its requests": lambda it: it.failed(
-        lambda one: one.is_followed),
+    "a step fails, and a step in flight has its requests": lambda it: any(
+        step.is_followed for step in it.ran.failed),
     "a step is lost before its launch": lambda it: any(
         item.name == "page table" for item in it.verdict.trace.slices),
+    "the inputs of a step find no memory": lambda it: it.has_hit("inputs find no memory"),
+    "the mask of a step finds no memory": lambda it: it.has_hit("mask finds no memory"),
+    "a transfer fails": lambda it: it.has_hit("transfer fails"),
+    "a copy to the host fails": lambda it: it.has_hit("copy fails"),
     "a row has NaN": lambda it: it.has_hit("NaN logits"),
     "a row that read a failed page has NaN": lambda it: it.ran.spoiled_nan,
     # Clients.
     "a request is aborted between its chunks": lambda it: it.ran.aborted_between_chunks,
+    "an interrupt aborts requests": lambda it: it.ran.interrupted,
+    "a request is sent again after its end": lambda it: "finished" in it.ran.sent_again,
+    "a request is sent again while it is live": lambda it: "live" in it.ran.sent_again,
     "an id is used again after its request": lambda it: "used before" in it.ran.sent_again,
     "an id is used while it is in use": lambda it: "in use" in it.ran.sent_again,
     "the cache is flushed": lambda it: any(

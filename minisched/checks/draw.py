@@ -33,10 +33,12 @@ from .case import FAILURES, Case, Failure, Workload
 from .oracle import tokens_alone
 
 DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # in a cycle, by seed
-THEMES = ("any", "any", "crowded", "urgent", "conversation")
-"""The theme of a workload: none; answers that do not fit into memory together; later requests of
-higher priority; prompts that continue another request's answer. By chance alone few workloads
-retract, preempt, or find an answer cached."""
+THEMES = ("any", "any", "crowded", "crowded", "late prompt", "urgent", "conversation", "alike")
+"""The theme of a workload: none; answers that do not fit into memory together; the same with a long
+prompt that comes while the others decode; later requests of higher priority; prompts that continue
+another request's answer; prompts with one beginning that come at the same time. By chance alone few
+workloads retract, preempt, or find pages cached."""
+CROWDS = ("crowded", "late prompt")
 ODD_SHARE = 1 / 3
 
 Card = TypeVar("Card")
@@ -83,22 +85,27 @@ class Drawn:
 def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
     """Return the workload of a seed, the same on every machine.
 
-    Without ``odd`` no request is invalid and no step fails. The injection of a single fault needs
-    that: it finds its request by the id. ``rng`` draws instead of ``Random(seed)``, for example one
-    of Hypothesis' ``st.randoms()``. Then the seed only chooses the drafts.
+    Without ``odd`` no request is invalid or sent again, no step fails and no user interrupts. The
+    injection of a single fault needs that: it finds its request by the id. ``rng`` draws instead of
+    ``Random(seed)``, for example one of Hypothesis' ``st.randoms()``. Then the seed only chooses
+    the drafts.
     """
     rng, algorithm = rng or Random(seed), DRAFTERS[seed % len(DRAFTERS)]
     theme, letters = rng.choice(THEMES), FEW if algorithm else PLAIN
-    eos_ids = frozenset[int]() if theme == "crowded" else rng.choice(letters.eos)
+    eos_ids = frozenset[int]() if theme in CROWDS else rng.choice(letters.eos)
     config = draw_config(rng, theme, algorithm)
     workload = Workload([], [], {}, config, eos_ids, letters.vocab_size)
     add_requests(rng, workload, theme, letters)
     workload.config = replace(config, kv_tokens=draw_room(rng, workload, theme))
-    workload.aborts = draw_aborts(rng, workload)
+    stays_crowded = theme == "late prompt"  # with an abort, memory would suffice
+    workload.aborts = {} if stays_crowded else draw_aborts(rng, workload)
     workload.flushes = frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
     cost, link, by_host = draw_cost(rng), draw_link(rng), bool(algorithm) and rng.random() < 0.5
     if odd:
-        workload.failures = draw_failures(rng, workload)
+        workload.failures = draw_failures(rng, workload, theme)
+        workload.sent_again = draw_sent_again(rng, workload)
+        if rng.random() < INTERRUPTED_SHARE and not stays_crowded:
+            workload.interrupt = rng.randrange(15)
         if rng.random() <= ODD_SHARE:  # one more request, with an end that must not affect others
             workload.requests.append(draw_odd(rng, workload.requests))
             workload.arrivals.append(rng.randrange(15))
@@ -108,6 +115,7 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
 # -- Requests: short, with common prefixes, and with every parameter that a request can have -------
 
 SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # the source of common prefixes
+SHARED_LENS = {"crowded": (0, 0, 0, 3), "late prompt": (0,), "alike": (6, 10)}  # by theme
 WISHES = ("none", "none", "history", "grammar", "everything")
 CONTEXT_LEN = 32
 
@@ -135,17 +143,26 @@ def add_requests(rng: Random, workload: Workload, theme: str, letters: Letters) 
     """Add one to six requests with their turns of arrival; with a theme, at least three.
 
     A prompt that continues an answer arrives about when that answer has ended. If it would be too
-    long, it stays as it was.
+    long, it stays as it was. A late prompt has a short answer, and is computed in chunks: meanwhile
+    the others take the memory.
     """
-    wishes, logprobs, rise = rng.choice(WISHES), rng.random() < 0.2, rng.choice((1, 1, 2, 3))
-    count = rng.randint(1 if theme == "any" else 3, 6)
-    latest = {"crowded": 4, "urgent": 12}.get(theme, 9)
+    wishes, rise = rng.choice(WISHES), rng.choice((1, 1, 2, 3))
+    logprobs = rng.random() < (0.35 if theme == "crowded" else 0.2) and theme != "late prompt"
+    pairs = rng.choice((1, 2, 2))  # requests of each priority
+    count = rng.randint(1 if theme == "any" else 3, 4 if theme == "late prompt" else 6)
+    latest = {"crowded": 4, "urgent": 12, "alike": rng.choice((1, 2))}.get(theme, 9)
     arrivals = [0, *(rng.randrange(latest) for _ in range(count - 1))]
     arrivals = sorted(arrivals) if theme == "urgent" else arrivals
     for number, turn in enumerate(arrivals):
         req = draw_request(rng, number, letters, theme, wishes, logprobs)
         if theme == "urgent":
-            req = replace(req, priority=rise * number)
+            req = replace(req, priority=rise * (number // pairs))
+        if theme == "late prompt" and number < count - 1:
+            req, turn = replace(req, prompt=req.prompt[-rng.randint(1, 3) :]), 0
+        elif theme == "late prompt":
+            more = [rng.randrange(letters.vocab_size) for _ in range(18 - len(req.prompt))]
+            params = replace(req.params, max_new_tokens=rng.randint(1, 3))
+            req, turn = replace(req, prompt=[*req.prompt, *more], params=params), 2
         if theme == "conversation" and number:
             at = rng.randrange(number)
             answered = [
@@ -166,28 +183,28 @@ def draw_request(
 ) -> Request:
     """Return a request: up to 18 prompt tokens, the first perhaps shared, and its parameters.
 
-    With ``wishes`` or ``logprobs`` about half of the requests have some. In the theme ``crowded``
-    no request ends early, and none ignores EOS: SGLang's rules reserve all memory for such ones.
+    With ``wishes`` or ``logprobs`` about half of the requests have some. In a crowd no request ends
+    early, and none ignores EOS: SGLang's rules reserve all memory for such ones.
     """
-    shared = SHARED[: rng.choice((0, 0, 3, 6, 10))]
-    own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, 8))]
+    is_crowded = theme in CROWDS
+    shared = SHARED[: rng.choice(SHARED_LENS.get(theme, (0, 0, 3, 6, 10)))]
+    longest = rng.choice((6, 14)) if is_crowded else 8
+    own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, longest))]
     prompt = [token % letters.vocab_size for token in shared] + own
-    is_crowded = theme == "crowded"
-    if is_crowded:
-        prompt = prompt[-rng.randint(1, 6) :]
     params = SamplingParams(
         temperature=rng.choice((0.0, 0.0, 0.7, 1.5)),
         top_k=rng.choice((-1, -1, 1, 4)),
         top_p=rng.choice((1.0, 1.0, 0.8)),
         seed=rng.randrange(10),
-        max_new_tokens=rng.randint(6, 12) if is_crowded else rng.randint(1, 9),
+        max_new_tokens=rng.randint(6, 10) if is_crowded else rng.randint(1, 9),
         stop_token_ids=frozenset() if is_crowded else rng.choice(letters.stops),
         ignore_eos=not is_crowded and rng.random() < 0.5,
     )
     if wishes in ("history", "everything"):
         params = replace(params, **draw_history(rng, letters.vocab_size))
     if wishes in ("grammar", "everything") and rng.random() < 0.5:
-        params = replace(params, regex=draw_regex(rng, letters.vocab_size, rng.randint(1, 5)))
+        regex = draw_regex(rng, letters.vocab_size, rng.randint(1, 5))
+        params = replace(params, regex=f"(?:{regex})*" if is_crowded else regex)
     if logprobs and rng.random() < 0.5:
         top, start = rng.choice((0, 1, letters.vocab_size)), rng.randrange(-1, len(prompt))
         params = replace(params, return_logprob=True, top_logprobs_num=top, logprob_start_len=start)
@@ -266,8 +283,11 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
     return replace(like, **{"rid": "odd", **change})
 
 
-# -- Events during the run: aborts, and steps that fail --------------------------------------------
+# -- Events during the run: aborts, requests sent again, and steps that fail -----------------------
 
+INTERRUPTED_SHARE = 1 / 10
+INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
+AT_RUN = [kind for kind in FAILURES if kind not in (INPUTS, MASK, TRANSFER)]  # on the device
 GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: waiting, in chunks, running, ended
 
 
@@ -281,18 +301,51 @@ def draw_aborts(rng: Random, workload: Workload) -> dict[int, str]:
     return aborts
 
 
-def draw_failures(rng: Random, workload: Workload) -> tuple[Failure, ...]:
-    """Return one or two failing steps, in one workload of three.
+def draw_sent_again(rng: Random, workload: Workload) -> dict[int, str]:
+    """Return requests that are sent again, by turn: while they are alive, or after their end."""
+    found = {}
+    for _ in range(rng.choice((0, 0, 0, 0, 0, 0, 1, 2))):
+        at = rng.randrange(len(workload.requests))
+        turn = workload.arrivals[at] + rng.choice((1, 2, 5, 12, 25))
+        found[turn] = workload.requests[at].rid
+    return found
+
+
+STALE, SPOILED = "has a row of a lost lease", "has a row that read a failed page"
+READ_OWN = "reads pages that it fills itself"
+READ_LATER = "fills pages that a later step reads"
+LATE = (READ_LATER, STALE)  # other decisions of the host make a step so
+OFTEN_WHEN = {
+    **dict.fromkeys(CROWDS, ("", STALE, STALE)),
+    "alike": (READ_OWN, READ_OWN, READ_LATER, SPOILED),
+    "conversation": ("", "shares cached pages"),
+}  # fmt: skip
+"""By theme, the steps that fail often; without a theme, a step that computes a position."""
+
+
+def draw_failures(rng: Random, workload: Workload, theme: str) -> tuple[Failure, ...]:
+    """Return one or two failing steps, in most of the workloads with a theme, else in a third.
 
     One computes a part of a prompt, one a token of an answer. Every other one is wasted: it
-    computes the last token of an answer, so its request has already ended.
+    computes the last token of an answer, so its request has already ended. With a theme, many are
+    in a step that shares pages or has lost a lease. A quarter of the workloads has a transfer that
+    fails on ``pd``.
     """
-    found = []
-    for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):
-        req = rng.choice(workload.requests)
+    found, often = [], OFTEN_WHEN.get(theme, ("",))
+    for _ in range(rng.choice((0, 1, 1, 2) if theme in OFTEN_WHEN else (0, 0, 0, 0, 1, 2))):
+        req, when = rng.choice(workload.requests), rng.choice(often)
         first, last = len(req.prompt), len(req.prompt) + len(tokens_alone(workload, req)) - 1
         position = rng.choice((rng.randrange(first), rng.randint(first - 1, last), last, last))
-        found.append(Failure(req.rid, position, rng.choice(list(FAILURES))))
+        needs_mask = bool(req.params.regex or req.params.has_penalties)
+        kind = rng.choice(AT_RUN if when else [*AT_RUN, INPUTS, *[MASK] * 3 * needs_mask])
+        if when in LATE and rng.random() < 0.6:
+            kind = "copy fails"  # the last moment of a step
+        if when == SPOILED:
+            found.append(Failure("", 0, "copy fails", READ_LATER))
+            kind = rng.choice((kind, "NaN logits"))
+        found.append(Failure("", 0, kind, when) if when else Failure(req.rid, position, kind))
+    if rng.random() < 0.25:
+        found.append(Failure(rng.choice(workload.requests).rid, 0, TRANSFER))
     return tuple(found)
 
 
@@ -313,6 +366,9 @@ CHANGES = tuple(  # one answer of one rule each
 )
 
 
+PLANNED = "prefix_cache=blocks,prompt_pages=scheduled"
+
+
 def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
     """Return all settings except the size of memory, which ``draw_room`` fits to the requests.
 
@@ -326,18 +382,19 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
     run_first, policy = rng.choice(RUN_FIRST), rng.choice(sorted(SCHEDULE_POLICIES))
     may_mix = run_first == "prefill" and chunk != -1 and not algorithm
     system = rng.choice([name for name, rules in RULES.items() if rules.reserves != "prompt"])
+    system = "sglang" if theme == "late prompt" else system  # mini-sglang reserves all memory
+    change = PLANNED if theme == "alike" else rng.choice(CHANGES)
+    changed = f"{system},free_rule=lease,{change}"
     settings: dict[str, Any] = {
         "page_size": page_size,
-        "max_running_requests": rng.randint(
-            *{"crowded": (3, 5), "urgent": (1, 3)}.get(theme, (1, 5))
-        ),
-        "disable_radix_cache": rng.random() < 0.25 and theme != "conversation",
+        "max_running_requests": rng.randint(1, 5),
+        "disable_radix_cache": rng.random() < 0.25,
         "radix_eviction_policy": rng.choice(sorted(EVICTION_POLICIES)),
         "chunked_prefill_size": chunk if chunk == -1 else chunk * page_size,
         "max_prefill_tokens": rng.choice((3, 8, 99)),
-        "schedule_policy": "priority" if theme == "urgent" else policy,
+        "schedule_policy": policy,
         "priority_scheduling_preemption_threshold": rng.choice((0, 0, 1, 2)),
-        "schedule_conservativeness": rng.choice((0.0, 0.0, 0.4, 2.0)) * (theme != "crowded"),
+        "schedule_conservativeness": rng.choice((0.0, 0.0, 0.4, 2.0)),
         "random_seed": rng.randrange(10),
         "run_first": run_first,
         "enable_mixed_chunk": may_mix and rng.random() < 0.5,
@@ -345,8 +402,9 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
         "late_penalties": not algorithm and rng.random() < 0.25,
         "late_stop_strings": rng.random() < 0.25,
         "context_len": CONTEXT_LEN,
-        "rules": rng.choice(("", f"{system},free_rule=lease,{rng.choice(CHANGES)}")),
+        "rules": rng.choice(("", *[changed] * (3 if theme == "alike" else 1))),
     }
+    settings |= draw_themed(rng, theme, page_size, bool(algorithm))
     if algorithm:
         settings |= {
             "speculative_algorithm": algorithm,
@@ -354,6 +412,30 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
             "speculative_draft_model_path": rng.choice(DRAFT_MODELS[algorithm]),
         }
     return SchedulerConfig(**settings)
+
+
+def draw_themed(rng: Random, theme: str, page_size: int, has_drafts: bool) -> dict[str, Any]:
+    """Return the settings that a theme changes."""
+    if theme == "urgent":
+        return {"max_running_requests": rng.randint(1, 3), "schedule_policy": "priority"}
+    if theme == "conversation":
+        return {"disable_radix_cache": False}
+    several = {"max_running_requests": rng.randint(3, 5)}
+    if theme == "alike":
+        most = rng.choice((8, 99, 99))
+        return {**several, "disable_radix_cache": False, "max_prefill_tokens": most}
+    if theme == "crowded":
+        return {**several, "schedule_conservativeness": 0.0}
+    if theme == "late prompt":
+        return {
+            **several,
+            "schedule_conservativeness": 0.0,
+            "chunked_prefill_size": -(-rng.randint(3, 7) // page_size) * page_size,
+            "max_prefill_tokens": 99,
+            "run_first": "prefill",
+            "enable_mixed_chunk": not has_drafts,
+        }
+    return {}
 
 
 def draw_room(rng: Random, workload: Workload, theme: str) -> int:
@@ -365,6 +447,9 @@ def draw_room(rng: Random, workload: Workload, theme: str) -> int:
     size, spare = workload.config.page_size, rng.choice((0, 0, 1, 2, 4, 8, 12))
     if theme == "crowded":
         spare = rng.randrange(4)
+    elif theme == "late prompt":
+        others = len(workload.requests) - 1
+        spare = 1 + rng.randint(3 * others, 6 * others) // size
     elif theme == "conversation":
         spare += rng.randrange(8)
     elif rng.random() < 0.1:

@@ -22,12 +22,11 @@ from ..loops.design import LOOPS, Design, own_line, take_turn
 from ..loops.pd import Pair
 from ..loops.run import RunSetup, make_engine
 from ..memory import MemoryLeak, OwnershipError, self_check
-from ..models.base import ForwardBatch, Model
+from ..models.base import Model
 from ..models.owner import release
 from ..models.registry import hash_class
 from ..scheduler import SchedulerStuck
 from ..trace import Trace
-from ..worker import Step
 from .case import FAILURES, Case, Failure, Workload, fresh
 from .figures import Figures
 from .history import Offence
@@ -44,6 +43,7 @@ from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, find_unlike
 from .progress import Watched
 from .races import find_endless, find_races
+from .step_fault import StepFault
 
 # -- The violations of one run ---------------------------------------------------------------------
 
@@ -270,105 +270,6 @@ def breaks_the_same(finding: Finding) -> Callable[[Case], bool]:
     return shows
 
 
-# -- Injected faults of a step, from the workload --------------------------------------------------
-
-
-class BadLuck(RuntimeError):
-    """The error of a device in an injected fault."""
-
-
-def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a method of one object by ``around(inner, *args, **options)``."""
-    inner = getattr(owner, name)
-    setattr(owner, name, lambda *args, **options: around(inner, *args, **options))
-
-
-@dataclass(eq=False)
-class StepFault:
-    """One injected fault, of ``FAILURES``: in the first step that computes ``of``'s position.
-
-    ``touched`` are the requests that may end because of it. No other request may change.
-    """
-
-    kind: str
-    of: Failure
-    is_hit: bool = False
-    touched: set[str] = field(default_factory=set)
-    failing: tuple[object, str] = (None, "")  # the step with the failing copy, and that copy
-
-    def put_in(self, engine: Engine) -> None:
-        """Change an engine before it starts."""
-        model, is_cut = engine.worker.model, len(engine.worker.page_tables) > 1
-        if self.kind == "copy fails":
-            wrap(engine.worker, "queue", self.queue)
-        elif self.kind == "NaN logits":
-            wrap(model, "compute_logits" if is_cut else "forward", self.compute_nan)
-        else:
-            forward = "forward_layer" if is_cut else "forward"
-            wrap(model, "sample" if self.kind == "sampling raises" else forward, self.fail)
-
-    def is_due(self, step: ForwardBatch | ScheduleBatch) -> bool:
-        """Return whether this step is the one; called once for each step."""
-        if isinstance(step, ForwardBatch):
-            rids, columns = step.rids, step.extents
-        else:
-            rids, columns = step.rids, zip(step.starts, map(len, step.ids), strict=True)
-        return not self.is_hit and any(
-            rid == self.of.rid and start <= self.of.position < start + length
-            for rid, (start, length) in zip(rids, columns, strict=True)
-        )
-
-    def row_of(self, rids: tuple[str, ...]) -> int:
-        """Return the row of a step that gets NaN logits."""
-        return rids.index(self.of.rid)
-
-    def copy_of(self, step: Step) -> str:
-        """Return which copy fails: of tokens, or of requested log-probabilities."""
-        wants = any(req.params.return_logprob for req in step.batch.reqs)
-        return "copy logprobs" if wants else "copy"
-
-    def hit(self, *rids: str) -> None:
-        """Record that the fault has hit these requests."""
-        self.is_hit = True
-        self.touched.update(rids)
-
-    def fail(self, inner: Any, *args: Any) -> Any:
-        """Raise in the model's call for the step."""
-        batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
-        if not self.is_due(batch):
-            return inner(*args)
-        self.hit(*batch.rids)
-        if self.kind == "out of device memory":  # the message of CUDA in torch, or of Python
-            raise MemoryError("tried to allocate 2.00 GiB")
-        raise BadLuck(FAILURES[self.kind])
-
-    def compute_nan(self, forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
-        """Compute a step's logits, with NaN in one row."""
-        if isinstance(ids, list) and ids and min(ids) < 0:
-            raise BadLuck(f"{min(ids)} is no token")  # negative ids mark NaN logits
-        logits, nan = forward(batch, ids, *args), float("nan")
-        if self.is_due(batch):
-            row = self.row_of(batch.rids)
-            self.hit(batch.rids[row])
-            first = sum(batch.logit_lens[:row])  # the rows that it samples from are its last ones
-            for at in range(first, first + batch.logit_lens[row]):
-                logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan
-        return logits
-
-    def queue(self, inner: Any, step: Step, name: str, run: Any, *args: Any, **options: Any) -> Any:
-        """Queue an op of a step; one copy fails."""
-
-        def fail(*args: Any) -> Any:
-            """Fail as a copy does."""
-            raise BadLuck("the copy did not arrive")
-
-        if name == "copy" and self.is_due(step.batch):
-            self.hit(*step.batch.rids)
-            self.failing = step, self.copy_of(step)
-        run = fail if (step, name) == self.failing else run
-        return inner(step, name, run, *args, **options)
-
-
 # -- Drive a case through its loop, turn by turn ---------------------------------------------------
 
 EACH = 2  # turns for each step; see ``most_turns``
@@ -435,6 +336,10 @@ def play(
                 frontend.abort(workload.aborts[turn])
             if turn in workload.flushes:
                 frontend.flush_cache()
+            if turn in workload.sent_again:
+                send_again(workload, turn, frontend)
+            if turn == workload.interrupt:
+                frontend.interrupt()
             take_turn(turns)
             each_turn(engine)
             if turn > last and engine.is_done:
@@ -453,7 +358,8 @@ def play_pd(
     """Turn both sides of PD separation, with arrivals by their clocks, until no request is left.
 
     A turn of the workload lasts as long as a step with one token and no overlap. The case's options
-    are the link's. The hooks are called with either engine. The device is closed at the end.
+    are the link's. The hooks are called with either engine. No request is sent again, because the
+    load balancer has sent all of them by then. The device is closed at the end.
 
     Raises:
         Livelock: requests are left after ``SIDES * most_turns``.
@@ -476,6 +382,8 @@ def play_pd(
         for turn in range(most):
             if turn in workload.flushes:
                 frontend.flush_cache()
+            if turn == workload.interrupt:
+                frontend.interrupt()
             if pair.is_done:
                 return [pair.decode, pair.prefill]
             pair.turn()
@@ -507,8 +415,17 @@ def most_turns(workload: Workload, depth: int, run_ahead: bool = True) -> int:
 
 
 def last_event(workload: Workload) -> int:
-    """Return the last turn with an arrival, an abort or a flush."""
-    return max([0, *workload.arrivals, *workload.aborts, *workload.flushes])
+    """Return the last turn with an arrival or another event."""
+    events = *workload.aborts, *workload.flushes, *workload.sent_again, workload.interrupt or 0
+    return max([0, *workload.arrivals, *events])
+
+
+def send_again(workload: Workload, turn: int, frontend: Frontend) -> None:
+    """Send a request object once more that was sent in an earlier turn."""
+    for req, arrival in zip(workload.requests, workload.arrivals, strict=True):
+        if req.name == workload.sent_again[turn] and arrival < turn:
+            frontend.push(req)
+            break
 
 
 def livelock(workload: Workload, turns: int) -> Livelock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -146,6 +146,20 @@ class GivenUp(NamedTuple):
     error: str  # the reason; '' if the client asked for the abort
 
 
+class SentAgain(NamedTuple):
+    """A request object that was sent once more, and the refusal that its client must receive."""
+
+    name: str
+    namesake: bool  # a request with its id was alive, maybe itself
+    error: str  # part of the sentence
+
+    def is_answered(self, output: Output) -> bool:
+        """Return whether an output is its refusal."""
+        said = output.rid, output.token, output.finish_reason, output.namesake
+        wanted = self.name, None, FinishReason.ERROR, self.namesake
+        return said == wanted and self.error in output.error
+
+
 class Clients:
     """All messages of clients in a run, each with the turn that received it, and all outputs.
 
@@ -160,6 +174,7 @@ class Clients:
         self.early = ""  # the first request that was received before an earlier one
         self.in_use: set[Request] = set()  # requests that came while their id was in use
         self.heard: defaultdict[Request, list[Output]] = defaultdict(list)
+        self.sent_again: list[SentAgain] = []  # and not refused yet
         self.strangers: list[str] = []  # ids in outputs that no client has sent
         self.given_up: dict[Request, GivenUp] = {}
         self.cached: dict[Request, int] = {}  # start of a prompt's first step, in tokens
@@ -214,16 +229,21 @@ class Clients:
             if self._living(message.name):
                 self.in_use.add(message)
             self.truth[message] = self._clipped(message)
+        elif isinstance(message, Request):
+            is_live = bool(self._living(message.name))
+            usual = "is already in use" if is_live else "has run already"
+            error = self._refusal(message) or usual
+            self.sent_again.append(SentAgain(message.name, is_live, error))
         elif isinstance(message, AbortReq):
             for req in self._living(None if message.abort_all else message.rid):
                 self.given_up[req] = GivenUp(self.turn, len(req.output_ids), message.error)
 
     def _clipped(self, req: Request) -> Alone:
         """Return the result of a request alone, with as many of its tokens as the pool can hold."""
-        whole = alone(self.workload, req, self.refusal)
-        if whole.error or len(whole.tokens) <= (fitting := self._fitting(req)):
-            return whole
-        return Alone(whole.tokens[:fitting], FinishReason.LENGTH)
+        if problem := self.refusal(req):
+            return Alone([], FinishReason.ERROR, problem)
+        params = replace(req.params, max_new_tokens=self._fitting(req))
+        return alone(self.workload, replace(req, params=params))
 
     def _living(self, name: str | None) -> list[Request]:
         """Return the requests that came and have not ended, with this name or any (None)."""
@@ -237,9 +257,12 @@ class Clients:
     def _hear(self, output: Output) -> None:
         """Assign an output to the first request of its name without a delivered end.
 
-        A refusal of a duplicate id goes to the duplicate. An output after the last end counts for
-        the last request.
+        A refusal of a duplicate id goes to the duplicate, or answers a request that was sent again.
+        An output after the last end counts for the last request.
         """
+        if again := next((it for it in self.sent_again if it.is_answered(output)), None):
+            self.sent_again.remove(again)
+            return
         named = [req for req in self.truth if req.name == output.rid]
         untold = [req for req in named if not ends_in(self.heard[req])]
         fitting = [req for req in untold if (req in self.in_use) == output.namesake]
@@ -275,6 +298,8 @@ class Clients:
         """Yield each violation that clients saw: law and sentence; ``usages`` as counted."""
         for name in self.strangers:
             yield "ends", f"clients received an output of {name}, which no client has sent"
+        for again in self.sent_again:
+            yield "ends", f"{again.name} was sent again, and its client received no refusal"
         for law, said in (("client", self.late), ("abort", self.deaf), ("order", self.early)):
             if said:
                 yield law, said

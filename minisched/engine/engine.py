@@ -187,8 +187,10 @@ class Engine:
             self.worker.update_vocab_mask(step, newest)
 
     def launch_batch_sample_if_needed(self, step: Step) -> None:
-        """Launch the sampling of a step that was launched without it."""
-        if step.delay_sample_func is not None:
+        """Launch the sampling of a step that was launched without it, or lose the step."""
+        if step.error is not None:
+            lose(self.worker, step, step.error)
+        elif step.delay_sample_func is not None:
             cost = self.cost.phase("launch sample", *step.batch.size)
             with self.device.host("launch", cost, step.label):
                 step.delay_sample_func()

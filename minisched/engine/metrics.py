@@ -88,8 +88,11 @@ class Metrics:
     last_output: int = 0
 
     def on_received(self, req: Request, now: int) -> None:
-        """Begin the figures of a request that the scheduler has queued or refused."""
-        arrival = max(arrival_of(req), self.started)
+        """Begin the figures of a request that the scheduler has queued or refused.
+
+        An interrupt ends requests before their time of arrival: they arrive now.
+        """
+        arrival = min(max(arrival_of(req), self.started), now)
         metrics = RequestMetrics(
             req.name, arrival, req.known_len, room=req.admission.bootstrap_room
         )

@@ -68,6 +68,9 @@ class VerifyBatch(ScheduleBatch):
     # [num_reqs] True: only the device knows the first position, as drafts before it are in flight;
     # ``starts`` is the position if none of them is accepted
     start_unknown: Sequence[bool] = ()
+    # [num_reqs] positions for which each row has memory at the commit: its lease may be released
+    # before the step is laid out
+    room: Sequence[int] = ()
 
     @cached_property
     def sample_lens(self) -> list[int]:
@@ -174,6 +177,7 @@ class Drafts(Feature):
             part.num_in_flight += len(ids) - 1
         batch.reqs += reqs
         batch.start_unknown = [None in ids for ids in batch.ids]
+        batch.room = [len(lease.pages) * leases.allocator.page_size for lease in batch.leases]
 
     def input_ids(self, req: Request, count: int) -> tuple[int | None, ...]:
         """Return the last token and up to ``count`` drafts after it."""

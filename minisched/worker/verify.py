@@ -40,7 +40,6 @@ class VerifyStep(Step):
     """A step with drafts, and the data that its ops hand to each other."""
 
     batch: VerifyBatch
-    room: Sequence[int] = ()  # [num_reqs] positions for which each row has memory
     bound: Any = None  # its drafter's data of the batch
     num_drafts: int = 0  # drafts that its drafter makes
     found: ForwardBatch = field(init=False)  # its inputs at the positions that its pass has found
@@ -133,7 +132,6 @@ class VerifyWorker(Worker[VerifyStep]):
             last.result()  # then lengths, tokens and drafts are in the relay; if it has
             # failed, the relay has older ones, which ``resolve_starts`` bounds
         self.last = step
-        step.room = [len(lease.pages) * self.page_size for lease in batch.leases]
         step.bound = self.drafter.bind(batch) if self.drafter else None
         step.num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter else 0
         super().lay_out(step, previous)
@@ -157,7 +155,7 @@ class VerifyWorker(Worker[VerifyStep]):
         if len(inputs.table_index):
             self.page_table[inputs.table_index] = inputs.table_slots
         if any(step.batch.start_unknown):
-            inputs = resolve_starts(self, inputs, step.batch.start_unknown, step.room)
+            inputs = resolve_starts(self, inputs, step.batch.start_unknown, step.batch.room)
         ids = self.relay.resolve_future(inputs.ids, None)
         step.found = inputs = replace(inputs, ids=ids)
         if edges is not None:

@@ -23,7 +23,17 @@ from typing import Any, Generic, TypeVar
 
 from ..core import Result, ScheduleBatch
 from ..core.feature import StepPart
-from ..devices.base import Array, Device, Label, Op, OrNone, Stream, memory_for, reason_of
+from ..devices.base import (
+    Array,
+    Device,
+    Label,
+    Op,
+    OrNone,
+    Stream,
+    is_out_of_memory,
+    memory_for,
+    reason_of,
+)
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import (
     ForwardBatch,
@@ -60,7 +70,7 @@ class Step:
     launched: list[Op] = field(default_factory=list)
     touches: StepTouches = NOTHING  # memory that its ops will touch, declared at layout
     edges: StepEdges | None = None  # sources of its tokens; None: nothing is recorded
-    error: Exception | None = None  # of its preparation; its launch loses the step
+    error: Exception | None = None  # of its inputs or mask; its next launch loses the step
     _result: Result | None = None  # once the host has waited for it
 
     def __post_init__(self) -> None:
@@ -285,9 +295,17 @@ class Worker(Generic[S]):
     def update_vocab_mask(
         self, step: S, newest: Mapping[str, Sequence[int]] = MappingProxyType({})
     ) -> None:
-        """Build what sampling needs from the known tokens, and from ``newest`` by request id."""
-        for part in step.parts:
-            part.before_sample(newest)
+        """Build what sampling needs from the known tokens, and from ``newest`` by request id.
+
+        If there is no memory for it, the step fails when its sampling is launched.
+        """
+        try:
+            for part in step.parts:
+                part.before_sample(newest)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise  # a fault of the host's code
+            step.error = error
 
     # -- the three ops: each one queued on the host, then run on the device
 

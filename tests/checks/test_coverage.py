@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 
 from minisched.checks.coverage import SITUATIONS
-from minisched.checks.many import try_seed
+from minisched.checks.many import CaseTally, try_seed
 
 LOOPS = ("serial", "overlap", "pd")
+RARE = {
+    "duplicate pages wait for a transfer": 1,
+    "a row that read a failed page has NaN": 1,
+    "a request with a grammar is retracted after a token": 3,
+    "a request is preempted, and another has its priority": 3,
+    "a step fails that reads pages that it fills itself": 3,
+    "a step fails that has a row of a lost lease": 3,
+    "a step fails that has a row that read a failed page": 3,
+}
+"""The least cases of the rarest situations among the default workloads; of others 10."""
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -31,6 +41,14 @@ def test_the_command_counts_cases(cli: Any) -> None:
     for name, count in counts.items():
         assert sum(row.split() == [*name.split(), str(count)] for row in told) == 1
     assert "situations" not in json.loads(cli("check --workloads 1 --loop serial --json")[1])
+
+
+@pytest.mark.thorough
+def test_the_default_workloads_reach_every_situation() -> None:
+    cases = [case for seed in range(150) for case in try_seed(seed, coverage=True)]
+    counts = CaseTally(0, 150, "sim", cases, coverage=True).situations
+    few = {name: count for name, count in counts.items() if count < RARE.get(name, 10)}
+    assert few == {}
 
 
 def test_situations_are_those_of_random_workloads(cli: Any) -> None:

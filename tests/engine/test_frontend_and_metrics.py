@@ -303,6 +303,8 @@ def test_nobody_arrived_before_the_engine_was_there() -> None:
         metrics.on_outputs(outputs, time)
     assert [item.ttft_ns for _, item in metrics.live.values()] == [1000, 1500]
     assert metrics.throughput == 3 / (2000 / 1e9)
+    metrics.on_received(a_request("interrupted before it arrives", 5000), 1600)
+    assert [item.arrival for _, item in metrics.live.values()] == [1000, 1500, 1600]
     nothing = Metrics()
     assert nothing.ttft is nothing.itl is nothing.queue is None
     assert nothing.cache_hit_rate == nothing.throughput == 0.0

@@ -21,20 +21,19 @@ from minisched.checks.case import FAILURES, Case, Failure, Workload, fresh
 from minisched.checks.draw import Drawn, Variant, all_designs, draw
 from minisched.checks.identity import find_bad_ends, find_misreads
 from minisched.checks.judge import (
-    BadLuck,
     Finding,
-    StepFault,
     Witnesses,
     first_of_each,
     stopped_by,
-    wrap,
 )
 from minisched.checks.laws import Clients, bad_end, ends_in, tokens_in
 from minisched.checks.oracle import alone, tokens_alone
+from minisched.checks.step_fault import BadLuck, StepFault, wrap
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import Device
 from minisched.engine.engine import Engine
 from minisched.loops.pd import PrefillEngine
+from minisched.models.base import ForwardBatch
 from minisched.trace import Trace
 from minisched.worker import Step
 
@@ -72,13 +71,13 @@ class Fault(StepFault):
         """Whether a request may end because of it."""
         return self.is_hit and bool(self.touched & {rid, *EVERYBODY})
 
-    def is_due(self, step: object = None) -> bool:
+    def is_due(self, step: object = None, engine: object = None) -> bool:
         """Whether this chance is the one; called once at each."""
         self.num_chances += 1
         return self.num_chances == self.at
 
-    def row_of(self, rids: tuple[str, ...]) -> int:
-        return self.pick % len(rids)
+    def nan_row(self, step: ForwardBatch, engine: Engine) -> int:
+        return self.pick % len(step.rids)
 
     def copy_of(self, step: Step) -> str:
         return super().copy_of(step) if self.pick % 2 else "copy"

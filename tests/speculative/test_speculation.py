@@ -17,11 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.case import Case
 from minisched.checks.causes import waits
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
 from minisched.checks.oracle import hash_logits
-from minisched.core import ForwardMode, Lease, Request, Result, ScheduleBatch
+from minisched.core import (
+    ForwardMode,
+    Lease,
+    Request,
+    Result,
+    SamplingParams,
+    ScheduleBatch,
+)
 from minisched.devices.base import Device
 from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
@@ -329,3 +337,25 @@ def test_a_request_that_drafts_would_carry_past_the_pool_is_refused_alone() -> N
     config = speculating("STANDALONE", "hash:7", kv_tokens=18)
     run = run_loop("overlap", open_device("sim"), HashModel(), requests, config, relay="pool")
     assert set(run.errors) == {"long"} and len(run.outputs["short"]) == 10
+
+
+# -- a wasted row whose lease is released before its step is laid out ------------------------------
+
+
+def test_a_wasted_row_writes_into_its_own_positions_whenever_its_step_is_laid_out() -> None:
+    """Its length came from the lease: released by then, it had none, and the row began too early.
+
+    There it overwrote a page of the prefix cache, which the second request reads.
+    """
+    regex = r"(?:(?:(?:[\x00-\x02](?:[\x02-\x02]|(?:[\x02-\x02])?)(?:[\x02-\x02]){2})?|" + (
+        r"(?:[\x00-\x02]){1,3})){2}"
+    )
+    first = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 2, 1, 2, 2]
+    requests = [
+        Request("r2", first, SamplingParams(0.7, seed=1, max_new_tokens=4, regex=regex)),
+        Request("r3", [*first, 1, 0, 1], SamplingParams(max_new_tokens=5)),
+    ]
+    workload = Workload(requests, [0, 4], {}, speculating("NGRAM_GPU"), vocab_size=3)
+    options = {"supports_grammar_overlap": False}
+    case = Case(workload, "overlap_pool_indexed", "pool", options, SIM_COST)
+    assert judge(case).findings == ()
