@@ -191,7 +191,7 @@ def test_what_a_trace_does_not_tell_is_said(trace: Trace) -> None:
     assert "A lane waits for ever" in " ".join(not_checked(stuck))
 
 
-@pytest.mark.parametrize("seed", [0, 23])
+@pytest.mark.parametrize("seed", [11, 18])
 def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: int) -> None:
     drawn = case_of(seed, "overlap")
     config = replace(drawn.workload.config, free_rule="at_once")

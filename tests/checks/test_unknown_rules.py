@@ -34,7 +34,8 @@ def test_an_order_that_the_law_does_not_know_is_not_judged(lpf: None) -> None:
     unknown, told = 0, "the law order does not know lpf; teach it in checks/progress.py"
     for seed in range(12):
         case = case_of(seed, "overlap")
-        config = replace(case.workload.config, schedule_policy="lpf", run_first="")
+        own = {"schedule_policy": "lpf", "run_first": "", "enable_mixed_chunk": False}
+        config = replace(case.workload.config, **own)
         verdict = judge(replace(case, workload=replace(case.workload, config=config)))
         assert not verdict.broke("order") and not verdict.broke("progress"), seed
         assert verdict.lacking("order") == told and told not in verdict.lacking("progress")
