@@ -14,7 +14,7 @@ const offered = (name) =>
   [name, name?.split(":")[0]].find((it) => it !== "serial" && familyOf(it));
 
 function first() {
-  const loop = START.loops.map(offered).find(Boolean) ?? "overlap";
+  const loop = offered(START.loop) ?? "overlap";
   return { loop, costs: { ...START.costs }, source: START.source };
 }
 

@@ -28,7 +28,7 @@ COLOURS = ("paper", "ink", "faint", "grid", "lane", "bubble", "token")
 
 
 def to_explore(traces: Sequence[Trace], lang: str = "en") -> str:
-    """Return the page, with the costs of the first run and the first other loop that it offers.
+    """Return the page, with the costs of the first run and, if it is on offer, the second's loop.
 
     Raises:
         NothingToShow: the first run has no decode step that takes time.
@@ -39,14 +39,14 @@ def to_explore(traces: Sequence[Trace], lang: str = "en") -> str:
     papers = [{name: paper[name] for name in COLOURS} for paper in (LIGHT, DARK)]
     start = {
         "costs": costs,
-        "loops": [trace.loop for trace in traces],
+        "loop": traces[min(1, len(traces) - 1)].loop,
         "source": f"{first.loop} ({first.what_ran})",
         "lang": lang,
         "steps": [(look.fill, look.text) for look in STEPS.values()],
         "colours": {"light": papers[0], "dark": papers[1]},
     }
     places = {
-        "start": json.dumps(start).replace("<", "\\u003c"),
+        "start": json.dumps(start, separators=(",", ":")).replace("<", "\\u003c"),
         "style": plain_lines("explore.css"),
         "scripts": "".join(map(plain_lines, SCRIPTS)),
     }

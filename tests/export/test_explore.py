@@ -187,12 +187,14 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_it_is_one_small_file_and_its_words_can_be_read() -> None:
-    page = to_explore([trace_of("serial")])
+    run = replace(trace_of("serial"), model="a-large-model-with-a-long-name" * 3, dtype="bfloat16")
+    page = to_explore([run, replace(run, loop="vllm_async:pool:depth=3")], "zh")
     assert len(page.encode()) <= MOST_BYTES
     assert not re.findall(
         r"(?:src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\((?!#)", page
     )
     start = json.loads(re.findall(r"START = (.*);</script>", page)[0])
+    assert (start["lang"], start["loop"]) == ("zh", "vllm_async:pool:depth=3")
     assert all(contrast(fill, ink) >= 4.5 for fill, ink in start["steps"])
     for paper in start["colours"].values():
         for name in ("ink", "faint", "bubble", "token"):
