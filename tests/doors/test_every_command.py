@@ -14,7 +14,7 @@ GROUP: Any = typer.main.get_command(app)
 MUSEUM = GROUP.get_command(None, "museum").commands
 NAMES = [*(name for name in COMMANDS if name != "museum"), *(f"museum {name}" for name in MUSEUM)]
 ANSWERS = {  # exit code, how the first line begins, files that are written
-    "compare": (0, "loop +steps +tokens", "out/compare.html out/vllm_async.json"),
+    "compare": (0, "loop +steps +tokens", "out/compare.html out/explore.html out/vllm_async.json"),
     "run": (0, r"r0: 162 184 249 8 156 53 96 203  \(length\)", ""),
     "diagrams": (2, "minisched: .*run it in a git clone", ""),
     "check": (0, "out/serial.json: serial on sim hash, virtual clock", ""),

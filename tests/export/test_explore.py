@@ -156,6 +156,22 @@ def test_a_dropped_trace_sets_the_costs(is_packed: bool, browser: Browser, tmp_p
             assert page.input_value("#loop") == page.evaluate("state.loop") == offered
 
 
+def test_a_trace_may_be_dropped_anywhere(browser: Browser, tmp_path: Path) -> None:
+    with explore(browser, tmp_path, "#forward=1&loop=multi_step") as page:
+        page.evaluate(
+            """(text) => {
+              const files = new DataTransfer();
+              files.items.add(new File([text], "mine.json"));
+              const event = { dataTransfer: files, bubbles: true, cancelable: true };
+              for (const name of ["dragover", "drop"])
+                if (document.body.dispatchEvent(new DragEvent(name, event))) throw Error(name);
+            }""",
+            to_json(trace_of("overlap")),
+        )
+        page.wait_for_function("state.source === 'mine.json'")
+        assert page.evaluate("[state.loop, state.costs.forward]") == ["overlap", 8_200_000]
+
+
 BAD = ["", "{}", "[]", "null", "\x1f\x8b", '{"format": "minisched trace"}']
 
 
