@@ -10,7 +10,7 @@ const WORDS = {
     equal: (loop) => `${loop} is as fast as serial`,
     about: {
       ahead: "While the device runs step N, the host reads step N-1 and plans step N+1.",
-      farAhead: "The device always has two planned steps waiting, so a slow turn of the host costs nothing.",
+      farAhead: "Up to two planned steps wait for the device, which hides a slow turn of the host.",
       thread: "A second thread launches each step, and the host waits for the launch.",
       fill: "The host fills the tokens of step N-1 into step N, and launches it only then.",
       burst: "The host plans four steps at a time, and reads them together.",
@@ -37,7 +37,7 @@ const WORDS = {
     equal: (loop) => `${loop} 与 serial（串行）一样快`,
     about: {
       ahead: "设备运行第 N 步时，主机处理第 N-1 步的结果，并调度第 N+1 步。",
-      farAhead: "设备前总有两步在排队，主机偶尔慢一轮也没有损失。",
+      farAhead: "设备前最多有两步在排队，因此主机偶尔慢一轮也不受影响。",
       thread: "每一步由第二个线程启动，主机等待启动完成。",
       fill: "主机把第 N-1 步的 token 填入第 N 步，然后才启动它。",
       burst: "主机一次调度四步，再一起处理结果。",
