@@ -15,6 +15,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
@@ -25,7 +26,14 @@ from minisched.checks import judge
 from minisched.checks.case import VOCAB as VOCAB
 from minisched.checks.case import Workload as Workload
 from minisched.checks.case import fresh as fresh
-from minisched.checks.draw import draw, read_design
+from minisched.checks.draw import (
+    PLAIN,
+    at_level,
+    draw,
+    draw_config,
+    draw_request,
+    read_design,
+)
 from minisched.checks.judge import livelock, most_turns
 from minisched.checks.judge import play as play
 from minisched.checks.overlap import step_intervals
@@ -54,12 +62,10 @@ from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.memory import BlockPool
 from minisched.memory.block_pool import Block
-from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
 from minisched.memory.radix_cache import TreeNode
 from minisched.models.base import Model
 from minisched.models.hash import HashModel
 from minisched.models.registry import hash_class
-from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Slice, Trace
 
@@ -76,107 +82,50 @@ def every(nth: int, values: Iterable[Any]) -> list[Any]:
     ]
 
 
-# -- random workloads, drawn small and mean: pools near the smallest that can work -----------------
+# -- random workloads: those of ``minisched check``, from Hypothesis' randomness -------------------
 
-params = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 0.0, 0.7, 1.5]),
-    top_k=st.sampled_from([-1, -1, 1, 4]),
-    top_p=st.sampled_from([1.0, 1.0, 0.8]),
-    seed=st.integers(0, 9),
-    max_new_tokens=st.integers(1, 9),
-    stop_token_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({5, 6})]),
-    ignore_eos=st.booleans(),
-)
-# Often with penalties, biases and stop strings: a byte of a string is a token here, and tokens are
-# few, so that strings are said by chance.
-history_tokens = st.integers(0, VOCAB - 1)
-history_strings = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
-biases = st.sampled_from([-100.0, -2.5, 0.1, 3.0])
-params_with_history = st.builds(
-    replace,
-    params,
-    frequency_penalty=st.sampled_from([0.0, 0.0, 0.4, 2.0, -1.5]),
-    presence_penalty=st.sampled_from([0.0, 0.0, 0.3, 1.9, -1.0]),
-    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 2.0, 0.6]),
-    logit_bias=st.dictionaries(history_tokens, biases, max_size=3),
-    stop=st.lists(history_strings, max_size=2).map(tuple),
-)
-SHARED = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3]  # prompts begin with some of it, so that prefixes recur
-prompts = st.builds(
-    lambda shared, own: SHARED[:shared] + own,
-    st.sampled_from([0, 0, 3, 6, 10]),
-    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8),
-)
+randoms = st.randoms(use_true_random=False)
+prompts = randoms.map(lambda rng: draw_request(rng, 0, PLAIN, "any", "none", False).prompt)
 
 
-@st.composite
-def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
-    chunk = draw(st.sampled_from([-1, *(page_size * pages for pages in (1, 1, 2, 3, 5))]))
-    run_first = draw(st.sampled_from(["prefill", "prefill", "decode", "unified"]))
-    return SchedulerConfig(
-        kv_tokens=num_pages * page_size,
-        page_size=page_size,
-        max_running_requests=draw(st.integers(1, 5)),
-        disable_radix_cache=draw(st.sampled_from([False, False, False, True])),
-        radix_eviction_policy=draw(st.sampled_from(sorted(EVICTION_POLICIES))),
-        chunked_prefill_size=chunk,
-        max_prefill_tokens=draw(st.sampled_from([3, 8, 99])),
-        schedule_policy=draw(st.sampled_from(SCHEDULE_POLICIES)),
-        priority_scheduling_preemption_threshold=draw(st.integers(0, 2)),
-        schedule_conservativeness=draw(st.sampled_from([0.0, 0.0, 0.4, 2.0])),
-        run_first=run_first,
-        enable_mixed_chunk=run_first == "prefill" and chunk != -1 and draw(st.booleans()),
-        context_len=32,
-    )
+def configs(num_tokens: int) -> st.SearchStrategy[SchedulerConfig]:
+    """Settings with a loop's own rules, and memory for so many tokens in whole pages."""
+
+    def made(rng: Random) -> SchedulerConfig:
+        config = draw_config(rng, "any", "")
+        num_pages = -(-num_tokens // config.page_size)
+        return replace(config, kv_tokens=num_pages * config.page_size, rules="")
+
+    return randoms.map(made)
 
 
-@st.composite
 def workloads(
-    draw: st.DrawFn,
-    max_requests: int = 6,
-    with_aborts: bool = True,
-    params: st.SearchStrategy[SamplingParams] = params,
-) -> Workload:
+    max_requests: int = 6, with_aborts: bool = True, level: str = "tight"
+) -> st.SearchStrategy[Workload]:
     """A workload; the pool holds at least the longest request, and often nothing more."""
-    count = draw(st.integers(1, max_requests))
-    priorities = st.integers(0, 3)
-    requests = [
-        Request(f"r{i}", draw(prompts), draw(params), priority=draw(priorities))
-        for i in range(count)
-    ]
-    page_size = draw(st.sampled_from([1, 1, 2, 4]))
-    longest = max(req.max_device_len for req in requests)
-    config = draw(configs(page_size, -(-longest // page_size) + draw(st.integers(0, 12))))
-    arrivals = [0, *(draw(st.integers(0, 8)) for _ in requests[1:])]
-    turns = st.integers(0, 14)
-    rids = st.sampled_from([req.rid for req in requests])
-    aborts = draw(st.dictionaries(turns, rids, max_size=2)) if with_aborts else {}
-    return Workload(requests, arrivals, aborts, config, draw(st.sampled_from(EOS)))
+
+    def made(rng: Random) -> Workload:
+        workload = at_level(draw(0, odd=False, rng=rng).workload, level)
+        requests, config = workload.requests[:max_requests], workload.config
+        rids = {req.rid for req in requests}
+        aborts = {turn: rid for turn, rid in workload.aborts.items() if rid in rids}
+        longest = max(req.max_device_len for req in requests)
+        least = -(-longest // config.page_size) * config.page_size
+        return replace(
+            workload,
+            requests=requests,
+            arrivals=workload.arrivals[:max_requests],
+            aborts=aborts if with_aborts else {},
+            flushes=frozenset(),
+            config=replace(config, kv_tokens=max(config.kv_tokens, least)),
+        )
+
+    return randoms.map(made)
 
 
-EOS = [frozenset(), frozenset({2}), frozenset({2, 7})]
-
-
-def llama_workload(
-    draw: st.DrawFn, prompts: list[list[int]], chunks: list[int], context_len: int
-) -> Workload:
-    """A workload of these prompts for a Llama, whose chunks of a prompt have so many pages."""
-    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
-    page_size = draw(st.sampled_from([1, 4, 16]))
-    longest = max(req.max_device_len for req in requests)
-    run_first = draw(st.sampled_from(["prefill", "unified"]))
-    config = SchedulerConfig(
-        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
-        page_size=page_size,
-        max_running_requests=draw(st.integers(1, 5)),
-        chunked_prefill_size=page_size * draw(st.sampled_from(chunks)),
-        enable_mixed_chunk=run_first == "prefill" and draw(st.booleans()),
-        context_len=context_len,
-        run_first=run_first,
-        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
-    )
-    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
+def demanding(max_requests: int = 6) -> st.SearchStrategy[Workload]:
+    """A workload whose requests may have a regex, penalties (in time or late) and other wishes."""
+    return workloads(max_requests, level="wishes")
 
 
 # -- tiny checkpoints ------------------------------------------------------------------------------
@@ -212,39 +161,6 @@ AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
 
 def prompt(start: int, length: int) -> list[int]:
     return [(7 * start + 3 * at * at) % 512 for at in range(length)]
-
-
-# -- grammars and penalties ------------------------------------------------------------------------
-
-
-def regexes(vocab_size: int) -> st.SearchStrategy[str]:
-    singles = st.builds(
-        lambda low, more: rf"[\x{low:02x}-\x{min(low + more, vocab_size - 1):02x}]",
-        st.integers(0, vocab_size - 1),
-        st.integers(0, vocab_size // 2),
-    )
-    return st.recursive(
-        singles,
-        lambda part: st.one_of(
-            st.builds("{}{}".format, part, part),
-            st.builds("(?:{}|{})".format, part, part),
-            st.builds("(?:{}){}".format, part, st.sampled_from(["*", "+", "{2}", "{1,3}"])),
-        ),
-        max_leaves=5,
-    )
-
-
-@st.composite
-def demanding(
-    draw: st.DrawFn, like: Callable[..., st.SearchStrategy[Workload]] = workloads, **options: Any
-) -> Workload:
-    """A workload in which about half follow a regex, and many have penalties, in time or late."""
-    workload = draw(like(params=params_with_history, **options))
-    for req in workload.requests:
-        if draw(st.booleans()):
-            req.params = replace(req.params, regex=draw(regexes(VOCAB)))
-    workload.config = replace(workload.config, late_penalties=draw(st.booleans()))
-    return workload
 
 
 # -- loops, and runs of them -----------------------------------------------------------------------
@@ -413,17 +329,17 @@ class TimedRun:
         return self.device.recorder.trace("", "sim", "hash", "virtual")
 
 
-@st.composite
-def timed_workloads(draw: st.DrawFn, **options: Any) -> Workload:
+def timed_workloads() -> st.SearchStrategy[Workload]:
     """Like ``workloads``, with arrival times in nanoseconds; ``aborts`` are by time, not turn."""
-    workload = draw(workloads(**options))
-    for req in workload.requests:
-        req.arrival_time = draw(st.integers(0, 400))
-    times = st.integers(0, 600)
-    rids = st.sampled_from([*(req.rid for req in workload.requests), "nobody"])
-    if options.get("with_aborts", True):
-        workload.aborts = draw(st.dictionaries(times, rids, max_size=4))
-    return workload
+
+    def made(workload: Workload, rng: Random) -> Workload:
+        for req in workload.requests:
+            req.arrival_time = rng.randint(0, 400)
+        rids = [*(req.rid for req in workload.requests), "nobody"]
+        aborts = {rng.randint(0, 600): rng.choice(rids) for _ in range(rng.randrange(5))}
+        return replace(workload, aborts=aborts)
+
+    return st.builds(made, workloads(), randoms)
 
 
 def play_timed(

@@ -324,7 +324,7 @@ OFTEN_WHEN = {
 
 
 def draw_failures(rng: Random, workload: Workload, theme: str) -> tuple[Failure, ...]:
-    """Return one or two failing steps, in most of the workloads with a theme, else in a third.
+    """Return one or two failing steps: in most workloads with a theme, in a third of the others.
 
     One computes a part of a prompt, one a token of an answer. Every other one is wasted: it
     computes the last token of an answer, so its request has already ended. With a theme, many are

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from minisched.checks.draw import PLAIN, draw_request
 from minisched.checks.laws import bad_end
 from minisched.core import Request, SamplingParams
 from minisched.features.logprobs import logprobs_of
@@ -46,7 +48,6 @@ from tests.support import (
     SOME_LOOP_OPTIONS,
     Workload,
     every,
-    llama_workload,
     many,
     open_device,
     play,
@@ -165,7 +166,29 @@ def workloads(draw: st.DrawFn, device: str = "thread") -> Workload:
         start, stride = draw(token), draw(token)
         prompts.append([(start + at * stride + at * at) % 512 for at in range(n)])
     is_short = sum(map(len, prompts)) <= 200  # else chunks of one token make a thousand steps
-    return llama_workload(draw, prompts, [1, 7, 33, 100] if is_short else [7, 33, 100], CONTEXT)
+    chunks = [1, 7, 33, 100] if is_short else [7, 33, 100]  # pages
+    return workload_of(draw(st.randoms(use_true_random=False)), prompts, chunks)
+
+
+def workload_of(rng: Random, prompts: list[list[int]], chunks: list[int]) -> Workload:
+    """A workload of these prompts, with larger pages and chunks than ``check`` draws."""
+    requests = [
+        Request(f"r{i}", prompt, draw_request(rng, i, PLAIN, "any", "none", False).params)
+        for i, prompt in enumerate(prompts)
+    ]
+    page_size, run_first = rng.choice((1, 4, 16)), rng.choice(("prefill", "unified"))
+    longest = -(-max(req.max_device_len for req in requests) // page_size)
+    config = SchedulerConfig(
+        kv_tokens=(longest + rng.randint(0, 40)) * page_size,
+        page_size=page_size,
+        max_running_requests=rng.randint(1, 5),
+        chunked_prefill_size=page_size * rng.choice(chunks),
+        enable_mixed_chunk=run_first == "prefill" and rng.random() < 0.5,
+        context_len=CONTEXT,
+        run_first=run_first,
+        schedule_conservativeness=rng.choice((0.0, 1.0)),
+    )
+    return Workload(requests, [0, *(rng.randint(0, 6) for _ in requests[1:])], {}, config)
 
 
 def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]]:

@@ -24,12 +24,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from minisched.checks.draw import PLAIN
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import flush_cache, self_check
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.repeat import can_chain
 from minisched.trace import Recorder
-from tests.support import EOS, VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
+from tests.support import VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
 
 happened: Counter[str] = Counter()
 short_prompts = st.lists(st.integers(0, 2), min_size=1, max_size=4)
@@ -47,10 +48,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     overrides: ClassVar[dict[str, Any]] = {}
 
     @initialize(
-        config=st.sampled_from([1, 1, 2, 4]).flatmap(lambda page: configs(page, -(-32 // page))),
+        config=configs(32),
         depth=st.integers(1, 4),
         overrun=st.integers(0, 1),
-        eos_ids=st.sampled_from(EOS),
+        eos_ids=st.sampled_from(PLAIN.eos),
         first=st.lists(requests, min_size=3, max_size=8),
     )
     def start(
