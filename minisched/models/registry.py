@@ -5,7 +5,7 @@ A file that imports a library is read only when a model of it is opened.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from ..devices.registry import library, load
 from .base import Model
@@ -16,7 +16,9 @@ from .llama import AUTO
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
     "cuda": ("minisched.models.llama_graphs", "LlamaGraphs", "torch"),
-    "mlx": ("minisched.models.llama_mlx", "LlamaMlx", "mlx"),
+}
+LIBRARY = {  # device -> (module, class, extra) for the models of a library
+    "mlx": ("minisched.models.mlx_lm", "MlxLm", "mlx"),
 }
 
 
@@ -37,13 +39,16 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
                 "have a dtype."
             )
         return hash_class(device)()
-    if device not in LLAMA:
+    if device not in (*LLAMA, *LIBRARY):
         raise ValueError(
             f"model {name!r} can't run on device {device!r}, which only knows 'hash'; "
-            f"use --device {' or '.join(LLAMA)}."
+            f"use --device {' or '.join([*LLAMA, *LIBRARY])}."
         )
-    cls = load(*LLAMA[device], f"model {name!r} on device {device!r}")
-    return cast(Model, cls(find_model(name), dtype))
+    wanted_by = f"model {name!r} on device {device!r}"
+    if device in LIBRARY:
+        opener: Any = load(*LIBRARY[device], wanted_by)
+        return cast(Model, opener.from_directory(find_model(name), dtype))
+    return cast(Model, load(*LLAMA[device], wanted_by)(find_model(name), dtype))
 
 
 def hash_class(device: str) -> type[HashModel]:

@@ -26,7 +26,7 @@ from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.devices.thread import SWITCH_INTERVAL, ThreadDevice
 from minisched.loops.run import run_loop
-from minisched.models.llama_mlx import LlamaMlx
+from minisched.models.mlx_lm import MlxLm
 from minisched.scheduler import Scheduler
 from tests.support import (
     SOME_LOOP_OPTIONS,
@@ -240,7 +240,7 @@ def test_a_chain_of_steps_does_not_hold_on_to_its_past(backend: str) -> None:
 
 
 def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
-    model = LlamaMlx(tiny_llama)
+    model = MlxLm.from_directory(tiny_llama)
 
     def operations_behind(array: mx.array) -> int:
         dot = io.StringIO()

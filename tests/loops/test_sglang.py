@@ -35,7 +35,7 @@ from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.run import Run, fresh, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.models.hash_arrays import HashArrays
-from minisched.models.llama_mlx import LlamaMlx
+from minisched.models.mlx_lm import MlxLm
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.worker import Step
@@ -370,7 +370,9 @@ def test_tokens_and_caches_are_handed_over_together(
         async_eval(*arrays)  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(mlx_steps.mx, "async_eval", look)
-    loaded: Any = HashArrays(eos_ids=frozenset()) if model == "hash" else LlamaMlx(tiny_llama)
+    loaded: Any = (
+        HashArrays(eos_ids=frozenset()) if model == "hash" else MlxLm.from_directory(tiny_llama)
+    )
     done = run_loop("mlx_async", device, loaded, some_requests(6))
     assert len(handed) == len({s.step for s in done.trace.slices if s.name == "forward"})
     state = [array.shape for array in device._cache_state_arrays()]

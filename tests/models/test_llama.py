@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx.utils import tree_flatten
 from safetensors.torch import load_file, save_file
 
 from minisched.checks.draw import PLAIN, draw_request
@@ -29,7 +30,6 @@ from minisched.features.logprobs import logprobs_of
 from minisched.loops.run import Run, run_loop
 from minisched.memory import self_check
 from minisched.models import sampling
-from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_torch import (
     BLOCK,
     DTYPES,
@@ -41,6 +41,7 @@ from minisched.models.llama_torch import (
     multiply,
     silu,
 )
+from minisched.models.mlx_lm import MlxLm
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from tests.support import (
@@ -98,13 +99,13 @@ def alone_on_torch(model: LlamaTorch, tokens: tuple[int, ...]) -> list[float]:
     return last
 
 
-def alone_on_mlx(model: LlamaMlx, tokens: tuple[int, ...]) -> list[float]:
+def alone_on_mlx(model: MlxLm, tokens: tuple[int, ...]) -> list[float]:
     count, alone = len(tokens), model.first_layers(model.num_layers)  # with memory of its own
     device: Any = None
     alone.allocate(device, count + 1, count)
     batch: Any = SimpleNamespace(
         rows=[1], prefix_lens=[0], extend_lens=[count], positions=mx.arange(count),
-        token_rows=mx.ones(count, mx.int32), logits_at=mx.array([count - 1]),
+        logit_lens=[1],
     )  # fmt: skip
     table = mx.array([0] * count + list(range(1, count + 1)))
     last: list[float] = alone.forward(batch, mx.array(tokens), table)[0].tolist()
@@ -114,10 +115,10 @@ def alone_on_mlx(model: LlamaMlx, tokens: tuple[int, ...]) -> list[float]:
 class Keeps:
     """A model that keeps the logits of every row of every step, and knows what they should be."""
 
-    def __init__(self, directory: Path, *how: Any) -> None:
-        super().__init__(directory, *how)
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
         self.kept: list[tuple[str, int, Any]] = []  # request id, tokens seen, logits [vocab]
-        alone: Any = alone_on_mlx if isinstance(self, LlamaMlx) else alone_on_torch
+        alone: Any = alone_on_mlx if isinstance(self, MlxLm) else alone_on_torch
         self.logits_after = lru_cache(4000)(lambda tokens: alone(self, tokens))
 
     def sample(self, logits: Any, batch: Any) -> Any:
@@ -129,9 +130,10 @@ class Keeps:
 
 @pytest.fixture(scope="module")
 def subjects(kinds: dict[str, Path]) -> Callable[..., Any]:
-    bases = {"thread": LlamaTorch, "mlx": LlamaMlx}
+    bases = {"thread": LlamaTorch, "mlx": MlxLm}
     classes: Any = {device: type(device, (Keeps, base), {}) for device, base in bases.items()}
-    return cache(lambda device, kind, *how: classes[device](kinds[kind], *how))
+    opened = {"thread": classes["thread"], "mlx": classes["mlx"].from_directory}
+    return cache(lambda device, kind, *how: opened[device](kinds[kind], *how))
 
 
 def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
@@ -297,8 +299,12 @@ def test_auto_means_the_same_on_every_device(
         model: Any = open_model(str(folder), device)
         run = run_loop("serial", open_device(device), model, some(2), CONFIG)
         kept = model.keys if device == "thread" else model.pools[0]
-        weights = model.weights.embed.dtype, model.weights.final_norm.dtype, kept.dtype
-        assert [str(dtype).split(".")[-1] for dtype in weights] == [computed] * 3
+        if device == "thread":
+            dtypes = [model.weights.embed.dtype, model.weights.final_norm.dtype, kept.dtype]
+        else:
+            weights = tree_flatten(model.model[model.body].body.parameters())
+            dtypes = [kept.dtype, *(weight.dtype for _, weight in weights)]
+        assert [str(dtype).split(".")[-1] for dtype in dtypes] == [computed] * len(dtypes)
         assert (model.dtype, run.trace.dtype) == (computed, computed)
 
 

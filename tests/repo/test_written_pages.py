@@ -325,9 +325,10 @@ def test_clearing_mlx_s_cache_saves_what_the_page_says(tmp_path: Path) -> None:
     """Two long requests through a small Llama, whose window grows by a token a step."""
     import mlx.core as mx
 
-    from minisched.models.llama_mlx import LlamaMlx
+    from minisched.models.mlx_lm import MlxLm
 
-    model = LlamaMlx(write_tiny_llama(tmp_path, hidden=256, kv_heads=4, intermediate=256))
+    folder = write_tiny_llama(tmp_path, hidden=256, kv_heads=4, intermediate=256)
+    model = MlxLm.from_directory(folder)
     config, most = SchedulerConfig(kv_tokens=2 * (128 + 64)), {}
     limit = mx.set_cache_limit(1 << 30)  # stock MLX stops at 32 MiB on a CPU
     try:
