@@ -22,7 +22,7 @@ from ..memory import self_check
 from ..scheduler import Scheduler
 from ..scheduler.repeat import can_chain
 from ..worker import Step, Worker
-from ..worker.lost import lose
+from ..worker.lost import build_mask, lose
 from ..worker.recording import Recording
 from .frontend import Frontend, Message, handle_message
 from .log import SchedulerLog, logger
@@ -184,13 +184,11 @@ class Engine:
         ``newest`` has tokens that only the caller knows yet, by request id.
         """
         with self.device.host("mask", self.cost.phase("mask", *step.batch.size), step.label):
-            self.worker.update_vocab_mask(step, newest)
+            build_mask(self.worker, step, newest)
 
     def launch_batch_sample_if_needed(self, step: Step) -> None:
-        """Launch the sampling of a step that was launched without it, or lose the step."""
-        if step.error is not None:
-            lose(self.worker, step, step.error)
-        elif step.delay_sample_func is not None:
+        """Launch the sampling of a step that was launched without it."""
+        if step.delay_sample_func is not None:
             cost = self.cost.phase("launch sample", *step.batch.size)
             with self.device.host("launch", cost, step.label):
                 step.delay_sample_func()

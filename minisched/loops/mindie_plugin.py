@@ -27,7 +27,7 @@ from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, 
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
 from ..worker import Step
-from ..worker.lost import launch_or_lose
+from ..worker.lost import build_mask, launch_or_lose
 from ..worker.recording import INPUTS
 from .design import design
 
@@ -245,7 +245,7 @@ class PluginManager:
             if reason := engine.missing_history(batch):  # the mask goes before the launch
                 engine.recording.must_wait(batch, reason, "forward")
             thread.launch(
-                engine.worker.update_vocab_mask, step, self.newest_tokens(batch, last),
+                build_mask, engine.worker, step, self.newest_tokens(batch, last),
                 name="mask", cost=cost.phase("mask", *batch.size), label=label,
             )  # fmt: skip
         launched = thread.launch(

@@ -10,11 +10,13 @@ step in a relay that counts steps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
-from ..devices.base import Array, Buffer
+from ..devices.base import Array, Buffer, is_out_of_memory
 from ..models.base import ForwardBatch, flatten
 from .recording import StepTouches
 from .worker import Step, Worker
@@ -32,6 +34,20 @@ def launch_or_lose(worker: Worker[Any], step: Step, delay_sample: bool = False) 
     except Exception as error:
         lose(worker, step, error)
     return step
+
+
+def build_mask(
+    worker: Worker[Any], step: Step, newest: Mapping[str, Sequence[int]] = MappingProxyType({})
+) -> None:
+    """Build the masks and penalties of a step; without memory its next launch loses the step."""
+    try:
+        worker.update_vocab_mask(step, newest)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise  # a fault of the host's code
+        step.error = error
+        if step.delay_sample_func is not None:
+            step.delay_sample_func = partial(lose, worker, step, error)
 
 
 def lose(worker: Worker[Any], step: Step, error: Exception) -> None:

@@ -23,17 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from ..core import Result, ScheduleBatch
 from ..core.feature import StepPart
-from ..devices.base import (
-    Array,
-    Device,
-    Label,
-    Op,
-    OrNone,
-    Stream,
-    is_out_of_memory,
-    memory_for,
-    reason_of,
-)
+from ..devices.base import Array, Device, Label, Op, OrNone, Stream, memory_for, reason_of
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import (
     ForwardBatch,
@@ -295,17 +285,9 @@ class Worker(Generic[S]):
     def update_vocab_mask(
         self, step: S, newest: Mapping[str, Sequence[int]] = MappingProxyType({})
     ) -> None:
-        """Build what sampling needs from the known tokens, and from ``newest`` by request id.
-
-        If there is no memory for it, the step fails when its sampling is launched.
-        """
-        try:
-            for part in step.parts:
-                part.before_sample(newest)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise  # a fault of the host's code
-            step.error = error
+        """Build what sampling needs from the known tokens, and from ``newest`` by request id."""
+        for part in step.parts:
+            part.before_sample(newest)
 
     # -- the three ops: each one queued on the host, then run on the device
 
