@@ -34,7 +34,6 @@ from .identity import find_bad_ends, find_misreads
 from .laws import (
     Clients,
     Touched,
-    find_backwards,
     find_negative,
     lacking,
     over_budget,
@@ -43,6 +42,7 @@ from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, find_unlike
 from .progress import Watched
 from .races import find_endless, find_races
+from .recorded import find_bad_steps, find_out_of_time, find_unwritten
 from .step_fault import StepFault
 
 # -- The violations of one run ---------------------------------------------------------------------
@@ -176,7 +176,10 @@ class Witnesses:
         yield "race", find_races(trace)
         yield "deadlock", find_endless(trace) if is_over else ()
         yield "budget", self.over_budget
-        yield "time", find_backwards(trace)
+        yield "time", find_out_of_time(trace)
+        if is_over:
+            yield "crash", find_bad_steps(trace)
+            yield "ownership", find_unwritten(trace)
         for figures in self.figures:
             yield "time", figures.too_early
         yield "lifetime", self.device.lifetimes

@@ -102,7 +102,7 @@ LAWS = {
         has_company, COMPANY),
     "livelock": Law("turns bring every request to its end"),
     "budget": Law("no step has more tokens or rows than its budget"),
-    "time": Law("nothing ends before it starts, and no time of a request is negative"),
+    "time": Law("nothing precedes its cause, and no time of a request is negative"),
     "abort": Law("an aborted request ends in that turn, and its client gets no more tokens",
         lambda it: any(attrs.get("reason") == "abort" for attrs in marks(it, "finish")),
         "no request was aborted", is_of_the_end=True),
@@ -585,16 +585,6 @@ def check_landed(real: Ops, said: Ops) -> Iterator[str]:
 
 
 # -- Time goes forward -----------------------------------------------------------------------------
-
-
-def find_backwards(trace: Trace) -> Iterator[str]:
-    """Yield the slices that end before they start."""
-    for item in trace.slices:
-        if item.end < item.start:
-            yield (
-                f"{item.name} of step {item.step} on the {item.lane} lane starts at "
-                f"{item.start} ns and ends at {item.end} ns"
-            )
 
 
 MOMENTS = ("arrival", "scheduled", "first_token", "last_token", "end")  # of a request, in order

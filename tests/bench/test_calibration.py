@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.bench.calibrate import CalibrationLoad, fit_costs, observe
-from minisched.checks.laws import find_backwards
+from minisched.checks.recorded import find_out_of_time
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, CostModel, Pace
 from minisched.devices.sim import SimDevice
@@ -153,4 +153,4 @@ def test_on_any_accepted_profile_time_goes_forward(
     params = SamplingParams(max_new_tokens=3, ignore_eos=True)
     requests = [Request(f"r{i}", [1] * size, params) for i, size in enumerate([1, *tokens])]
     run = run_loop("overlap", SimDevice(), HashModel(), requests, SchedulerConfig(), read)
-    assert not list(find_backwards(run.trace))
+    assert not list(find_out_of_time(run.trace))

@@ -159,7 +159,7 @@ def test_a_bug_is_counted_where_it_strikes_and_its_cause_is_shown_first() -> Non
     with put_in(BUGS["the copy does not wait for the sample"].edits):
         tally = tally_of(range(2, 4), ("overlap",))
     assert tally.failures[0][1].law == "identity", "it is looked at first"
-    assert [broken.law for _, broken in tally.first] == ["race", "identity"]
+    assert [broken.law for _, broken in tally.first] == ["race", "time", "identity"]
 
 
 # -- a failure made small --------------------------------------------------------------------------
