@@ -178,7 +178,7 @@ class Witnesses:
         yield "budget", self.over_budget
         yield "time", find_out_of_time(trace)
         if is_over:
-            yield "crash", find_bad_steps(trace)
+            yield "crash", find_bad_steps(trace) if not self.workload.struck else ()
             yield "ownership", find_unwritten(trace)
         for figures in self.figures:
             yield "time", figures.too_early

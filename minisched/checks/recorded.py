@@ -80,9 +80,9 @@ def reasons_of(trace: Trace) -> dict[str, list[str]]:
 
 
 def find_bad_steps(trace: Trace) -> Iterator[Offence]:
-    """Yield the committed steps that never ran or ran twice, and ops that nobody launched.
+    """Yield steps that gave tokens and never ran, or that ran twice, and ops that nobody launched.
 
-    A step with a request that ended with an error may have failed before it ran.
+    A step without tokens may have failed before it ran.
     """
     if any(mark.name == "stopped" for mark in trace.marks):
         return
@@ -96,13 +96,14 @@ def _bad_steps(trace: Trace, leases: Mapping[int, Sequence[HeldLease | None]]) -
     commits = [mark for mark in trace.marks if mark.name == "commit"]
     if not commits:
         return
-    by_id = {item.id: item for item in trace.slices}
+    by_id, delivered = {item.id: item for item in trace.slices}, set[int]()
     for mark in trace.marks:
+        if mark.name == "tokens" and mark.attrs["rids"]:
+            delivered.add(int(mark.attrs["step"]))
         at, step = by_id.get(mark.during), mark.attrs.get("step")
         if mark.name == "tokens" and at and at.name == "process" and at.step != step:
             story = f"the tokens of step {step} were delivered in {at.label}"
             yield Offence(story, (at.id,), "steps", "", mark.time)
-    failed = {rid for rid, reasons in reasons_of(trace).items() if "error" in reasons}
     lanes: dict[str, dict[int, list[Slice]]] = {}
     for item in trace.slices:
         if item.name == "forward" and is_forward(item.lane):
@@ -123,11 +124,9 @@ def _bad_steps(trace: Trace, leases: Mapping[int, Sequence[HeldLease | None]]) -
                     ran_for, given = " ".join(items[0].rids), " ".join(rows)
                     story = f"step {step} ran for {ran_for}, but it was committed for {given}"
                     yield Offence(story, ids, "steps", "", items[0].start)
-        rids = {item.step: set(item.rids) for item in trace.slices if item.rids}
-        for step, mark in steps.items() if not failed else ():
-            if step not in ran and not rids.get(step, set()) & failed:
-                story = f"step {step} was committed, but it never ran on the lane {lane}"
-                yield Offence(story, (), "steps", "", mark.time)
+        for step in sorted(delivered - ran.keys() - {0}):  # 0: of another scheduler
+            story = f"step {step} gave tokens, but it never ran on the lane {lane}"
+            yield Offence(story, (), "steps", "", steps[step].time if step in steps else 0)
 
 
 def _unlaunched(trace: Trace) -> Iterator[Offence]:
