@@ -35,11 +35,13 @@ def replay(
     json: bool = JSON,
     log: bool = LOG,
     file: Path = typer.Argument(
-        help="JSONL of Mooncake, Dynamo, Bailian, or CSV of Azure or your own; perhaps in gzip."
+        help="JSONL of Mooncake, Dynamo, AIPerf, Bailian, or CSV of Azure, BurstGPT, your own; "
+        "perhaps in gzip."
     ),
     loop: str | None = setting(None, "The loop, or FILE.py:NAME; overlap."),
     profile: str = setting(DEFAULT_PROFILE, "The cost of steps: " + PROFILE_HELP),
     requests: int | None = setting(None, "How many, the first; all.", least=1, most=100_000_000),
+    skip_empty: bool = setting(False, "Leave out requests with an empty prompt or answer."),
     unpacked_mib: int = UNPACKED,
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
@@ -50,8 +52,8 @@ def replay(
     """
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
-    source, errors = TraceFile(file, requests, unpacked_mib), list[str]()
-    with work_progress() as work:
+    source, errors = TraceFile(file, requests, skip_empty, unpacked_mib), list[str]()
+    with work_progress() as work, in_words_of_options("skip_empty"):
         survey = source.survey(work.reading(file))
     with in_words_of_options():
         config = config_for(survey, machine, scheduler.over_preset)
@@ -90,6 +92,8 @@ def replay(
             f"{100 * found['device_busy']:.1f} % of the time (profile {found['profile']}, "
             f"{found['kv_tokens']} KV slots in pages of {found['page_size']})."
         )
+        if survey.num_skipped:
+            say(f"{many(survey.num_skipped, 'empty request')} skipped.")
         if survey.ignored:
             names = [*survey.ignored]
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

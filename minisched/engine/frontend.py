@@ -106,18 +106,27 @@ class Frontend:
         self._unread: dict[str, AbortReq | None] = {}  # live, but no reader; None: aborted
         self._said: deque[Message] = deque()  # takes effect at the next look
         self._timed_aborts: list[tuple[int, int, str]] = []  # heap of (time, order, request id)
+        self._later: list[tuple[int, int, Request]] = []  # heap of (time, order, request)
         self._num_timed = 0
         self._is_streamed = isinstance(requests, Iterator)
         ordered = requests if self._is_streamed else sorted(requests, key=arrival_of)
         self._coming = iter(ordered)
         self._next = next(self._coming, None)  # the one request held ahead of the clock
 
-    def push(self, request: Request) -> None:
-        """Send one more request now; its arrival time becomes the time of the device's clock."""
+    def push(self, request: Request, at: int | None = None) -> None:
+        """Send one more request, now or at a time on the device's clock.
+
+        Its arrival time becomes that time. Only the loop's own thread may name one.
+        """
         if not isinstance(request, Request):
             raise TypeError(f"{shown(request)} was sent, but it must be a Request.")
-        request.arrival_time = self.now()
-        self._say(request)
+        request.arrival_time = self.now() if at is None else at
+        if at is None:
+            self._say(request)
+        else:
+            self._num_timed += 1
+            heapq.heappush(self._later, (at, self._num_timed, request))
+            self.has_news = True
 
     def deliver(self, output: Output) -> None:
         """Deliver an output. If its reader fails, it receives no more, and the request is aborted.
@@ -198,7 +207,9 @@ class Frontend:
 
         A timed abort does not count: without a live request there is nothing to give up.
         """
-        return None if self._next is None else arrival_of(self._next)
+        streamed = None if self._next is None else arrival_of(self._next)
+        later = self._later[0][0] if self._later else None
+        return min((time for time in (streamed, later) if time is not None), default=None)
 
     @property
     def next_message(self) -> int | None:
@@ -209,7 +220,7 @@ class Frontend:
     @property
     def is_empty(self) -> bool:
         """Return whether every known request and message has been taken."""
-        return self._next is None and not self._said
+        return self._next is None and not self._said and not self._later
 
     @property
     def has_ended(self) -> bool:
@@ -235,6 +246,8 @@ class Frontend:
         If their source fails, no more come, and every live request is aborted with that reason.
         """
         request = self._next
+        if self._later and (request is None or self._later[0][0] < arrival_of(request)):
+            return heapq.heappop(self._later)[2]
         assert request is not None
         try:
             self._next = next(self._coming, None)
@@ -251,6 +264,7 @@ class Frontend:
         except Exception as error:  # the caller's code, as a reader is
             self._next, self._coming, self.failure = None, iter(()), error
             why = f"{type(error).__name__}: {error}".removesuffix(": ").rstrip(".")
+            self._later.clear()
             self._say(AbortReq(abort_all=True, error=f"the source of requests failed ({why})."))
         return request
 

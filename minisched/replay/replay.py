@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
@@ -27,7 +27,7 @@ from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import NullRecorder, Recorder
 from ..worker import Step, Worker
 from .profiles import Profile
-from .trace_file import Survey
+from .trace_file import Survey, Turn
 
 # -- Settings with which every request of a trace can finish ---------------------------------------
 
@@ -218,6 +218,53 @@ class ReplayedRun:
         return tokens * 1e9 / self.makespan_ns if self.makespan_ns > 0 else 0.0
 
 
+class Conversations:
+    """Requests in order of arrival, of which a later ``Turn`` waits for the answer before it.
+
+    Its prompt is the conversation so far (prompt and answer of the turn before), and then what the
+    turn adds. It arrives ``delay`` after that answer's end, and not before its own time. Source:
+    AIPerf ``docs/reference/conversation-context-mode.md``, the default of ``mooncake_trace``.
+    """
+
+    def __init__(self, requests: Iterable[Request], on_output: Callable[[Output], None]) -> None:
+        self.on_output = on_output
+        self.waiting: dict[str, deque[Turn]] = {}  # by session, after a turn that has not ended
+        self.newest: dict[str, Turn] = {}  # by session, the turn that was sent last
+        self.ends: dict[str, int] = {}  # by session, when that one ended
+        self.sessions: dict[str, str] = {}  # by id of a turn that has not ended
+        self.frontend = Frontend(self._first(requests), self._hear)
+
+    def _first(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Yield the requests that wait for no answer."""
+        for req in requests:
+            if not isinstance(req, Turn):
+                yield req
+            elif req.session in self.newest:
+                self.waiting.setdefault(req.session, deque()).append(req)
+                if req.session in self.ends:
+                    self._send_next(req.session)
+            else:
+                self.newest[req.session], self.sessions[req.rid] = req, req.session
+                yield req
+
+    def _hear(self, output: Output) -> None:
+        """Receive an output; the end of a turn sends the one after it."""
+        if output.finish_reason is not None and output.rid in self.sessions:
+            session = self.sessions.pop(output.rid)
+            self.ends[session] = self.frontend.now()
+            if self.waiting.get(session) and not self.frontend.has_ended:
+                self._send_next(session)
+        self.on_output(output)
+
+    def _send_next(self, session: str) -> None:
+        turn, before = self.waiting[session].popleft(), self.newest[session]
+        history = (*before.prompt, *before.output_ids, *turn.prompt)
+        due = max(turn.arrival_time, self.ends.pop(session) + turn.delay, self.frontend.now())
+        following = Turn(turn.rid, history, turn.params, session=session)
+        self.newest[session], self.sessions[turn.rid] = following, session
+        self.frontend.push(following, due)
+
+
 def play(
     loop: str,
     model: LengthModel,
@@ -235,7 +282,7 @@ def play(
     """
     began = perf_counter()
     spec = replayable(loop)
-    frontend = Frontend(requests, on_output)
+    frontend = Conversations(requests, on_output).frontend
     tally, cost = LaneTally(), cost.of_loop(loop)
     device = SimDevice(recorder or tally)
     device.keep_pace(cost.pace)
@@ -289,12 +336,13 @@ def as_json(run: ReplayedRun, survey: Survey, profile: str) -> dict[str, Any]:
     and ``tokens_per_second`` counts over it. ``cache_hit_rate`` is the share of the tokens of all
     admissions that the prefix cache gave. Only ``host_seconds``, the time of the simulation, and
     ``requests_per_second`` of that time are real. ``ignored`` names fields of the file without
-    effect.
+    effect, and ``skipped`` counts its empty requests.
     """
     metrics, config, num_requests = run.metrics, run.config, survey.requests
     return {
         "format": survey.name,
         "ignored": [*survey.ignored],
+        "skipped": survey.num_skipped,
         "requests": num_requests,
         "finished": metrics.num_finished,
         "ttft_ms": percentiles_ms(metrics.ttft),

@@ -69,13 +69,29 @@ class TraceRequest(NamedTuple):
     """One request of a trace: its arrival and its lengths, without its text.
 
     ``hash_ids`` names the prompt's blocks: equal names at the same place mean equal tokens. Without
-    them a prompt shares nothing.
+    them a prompt shares nothing. Requests with the same ``session`` are the turns of one
+    conversation. The first turn has a ``time``. A later one may have a ``delay`` instead, which
+    begins when the answer before it ends.
     """
 
-    time: int  # nanoseconds
+    time: int | None  # nanoseconds
     prompt_len: int
     output_len: int
     hash_ids: tuple[int | str, ...] = ()
+    session: str = ""
+    delay: int = 0  # nanoseconds
+
+
+@dataclass(eq=False)
+class Turn(Request):
+    """A request of a conversation.
+
+    From the second turn on, the prompt is what this turn adds to the conversation, and the request
+    arrives ``delay`` after the end of the answer before it.
+    """
+
+    session: str = ""
+    delay: int = 0  # nanoseconds
 
 
 class Format(NamedTuple):
@@ -91,16 +107,30 @@ class Format(NamedTuple):
 LENGTHS = ("timestamp", "input_length", "output_length")
 # JSON lines of Mooncake ("FAST25-release/traces"), in milliseconds. A hash id stands for 512 tokens
 # and everything before them; the last one may stand for fewer. Dynamo's generator writes the same
-# with blocks of any size. The ids may be missing.
-MOONCAKE = Format("Mooncake", 10**6, LENGTHS, BLOCKS, ("hash_ids",))
+# with blocks of any size. AIPerf's ``mooncake_trace`` may lack the ids, and has conversations.
+MOONCAKE = Format("Mooncake", 10**6, LENGTHS, BLOCKS, ("hash_ids", "session_id", "delay"))
 # alibaba-edu/qwen-bailian-usagetraces-anon: the same names, but seconds. Each prompt is whole.
 BAILIAN = Format("Bailian", 10**9, (*LENGTHS, "hash_ids"), (16,))
 # CSV without any content, so no prompt shares anything. AzurePublicDataset
 # ("AzureLLMInferenceDataset2023") has dates. Simulators such as Vidur pass it on in seconds since
-# the trace began; that is the form for a file of one's own.
+# the trace began; that is the form for a file of one's own. BurstGPT (HPMLL/BurstGPT): seconds.
 SECONDS = Format("CSV", 10**9, ("arrived_at", "num_prefill_tokens", "num_decode_tokens"))
 DATES = Format("Azure", 0, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
-CSVS = (SECONDS, DATES)
+BURST = Format("BurstGPT", 10**9, ("Timestamp", "Request tokens", "Response tokens"))
+CSVS = (SECONDS, DATES, BURST)
+# Formats that are not read, each by a name in its first line that no other one has.
+NOT_READ = {
+    "token_size": "splitwise-sim's trace",
+    "input_lens": "a result of vLLM's benchmark",
+    "custom_id": "an OpenAI batch",
+    "conversations": "ShareGPT",
+    "conversation_id": "LMSYS-Chat",
+    "service_kind": "a profile of GenAI-Perf",
+    "payload": "an input file of GenAI-Perf",
+    "captureData": "SageMaker's data capture",
+    "text_input": "AIPerf's trace with texts instead of lengths",
+    "messages": "a trace of chat messages",
+}
 
 
 def format_of(line: str) -> tuple[Format, list[str]]:
@@ -113,11 +143,19 @@ def format_of(line: str) -> tuple[Format, list[str]]:
     for format in CSVS:
         if set(format.fields) <= set(header):
             return format, header
+    wanted = f"the columns {','.join(SECONDS.fields)}"
+    for name, what in NOT_READ.items():
+        is_in = name in header or (not header and f'"{name}"' in line)
+        if is_in and '"input_length"' not in line:
+            raise ValueError(
+                f"it is {what} (it has {name!r}), which replay does not read; convert it to "
+                f"{wanted}."
+            )
     if line.startswith("{") and line != "{":
         return (BAILIAN if '"chat_id"' in line else MOONCAKE), []
-    columns = " or ".join(",".join(format.fields) for format in CSVS)
+    others = " or ".join(",".join(format.fields) for format in CSVS[1:])
     raise ValueError(
-        f"it begins with {shown(line)}, but a trace has the columns {columns}, or is a JSON object "
+        f"it begins with {shown(line)}, but a trace has {wanted} or {others}, or is a JSON object "
         "on each line."
     )
 
@@ -148,32 +186,45 @@ def fields_of(line: str, format: Format, header: Sequence[str]) -> dict[str, Any
     if not isinstance(record, dict):
         raise ValueError(f"it is not a JSON object but {shown(record)}.")
     for name in format.fields:
-        if name not in record:
+        if name not in record and not (name == "timestamp" and "delay" in record):
             needed = ", ".join(format.fields)
             raise ValueError(f"the field {name!r} is missing; a {format.name} line has {needed}.")
     return record
 
 
-def request_of(format: Format, found: Mapping[str, Any]) -> TraceRequest:
+def request_of(format: Format, found: Mapping[str, Any], least: int = 1) -> TraceRequest:
     """Return the request that a line's fields describe; further ones are ignored.
 
     Raises:
-        ValueError: a value is outside its limits.
+        ValueError: a value is outside its limits, or a length is below ``least``.
     """
     name, *lengths = format.fields[:3]
+    time: int | None = None
     if not format.unit:
         time = date(name, found[name])
-    else:
+    elif found.get(name) is not None:
         latest = LATEST // format.unit
         time = round(number(name, found[name], 0, latest, is_whole=False) * format.unit)
-    prompt, output = (number(each, found[each], 1, MOST_TOKENS) for each in lengths)
+    for each in lengths:
+        if least and found[each] in (0, "0"):
+            raise ValueError(
+                f"{each} is {shown(found[each])}, but it must be a whole number from {least} to "
+                f"{MOST_TOKENS}; skip_empty leaves such requests out."
+            )
+    prompt, output = (number(each, found[each], least, MOST_TOKENS) for each in lengths)
     if not format.blocks:
         return TraceRequest(time, prompt, output)
     ids = found.get("hash_ids") or []
     if not isinstance(ids, list) or not all(type(item) in (int, str) for item in ids):
         should = "a list of whole numbers or texts"
         raise ValueError(f"hash_ids is {shown(ids)}, but it must be {should}.")
-    return TraceRequest(time, prompt, output, tuple(ids))
+    session, delay = "", 0
+    if "session_id" in format.optional and found.get("session_id") is not None:
+        session = str(found["session_id"])
+    if "delay" in format.optional and found.get("delay") is not None:
+        longest = LATEST // format.unit
+        delay = round(number("delay", found["delay"], 0, longest, is_whole=False) * format.unit)
+    return TraceRequest(time, prompt, output, tuple(ids), session, delay)
 
 
 def number(name: str, value: object, least: int, most: int, is_whole: bool = True) -> Any:
@@ -220,9 +271,11 @@ class Survey:
 
     format: Format
     requests: int = 0
-    longest: int = 0  # tokens, prompt and answer together
+    longest: int = 0  # tokens, prompt and answer together, with the turns before it
     num_ids: int = 0  # distinct blocks; the token ids of prompts are below that
+    num_skipped: int = 0  # empty prompts or answers
     has_ids: bool = False
+    is_aiperf: bool = False  # it lacks hash ids somewhere, or has conversations
     blocks: tuple[int, ...] = ()  # the numbers of tokens to a hash id that fit every line
     ignored: dict[str, None] = field(default_factory=dict)  # names of fields without effect
 
@@ -239,7 +292,7 @@ class Survey:
     @property
     def name(self) -> str:
         """The format as a reader calls it."""
-        name = self.format.name
+        name = self.format.name + (" as AIPerf writes it" if self.is_aiperf else "")
         usual = self.block in (0, *self.format.blocks[:1])
         return name if usual else f"{name} with {self.block} tokens to a hash id, as Dynamo's"
 
@@ -251,6 +304,7 @@ class Survey:
         """
         self.requests += 1
         self.has_ids |= bool(found.hash_ids)
+        self.is_aiperf |= self.format is MOONCAKE and bool(found.session or not found.hash_ids)
         if not found.hash_ids:
             return
         prompt, count = found.prompt_len, len(found.hash_ids)
@@ -268,24 +322,30 @@ class Survey:
 class TraceFile:
     """A recorded workload, perhaps in gzip, read line by line as often as needed and never kept.
 
-    ``limit`` takes only the first requests and leaves the rest unread. Reading raises a
-    ``ValueError`` of one sentence, with the line's number, if the file is not what it claims to be
-    or can't be read. A request with an empty prompt or answer is refused. (Of the 31,397 requests
-    in Azure's and Mooncake's conversation traces none has one.)
+    ``limit`` takes only the first requests and leaves the rest unread. ``skip_empty`` leaves out
+    requests with an empty prompt or an empty answer; otherwise they are refused. (Of the 31,397
+    requests in Azure's and Mooncake's conversation traces none has one; BurstGPT has some.) Reading
+    raises a ``ValueError`` of one sentence, with the line's number, if the file is not what it
+    claims to be or can't be read.
     """
 
     path: Path
     limit: int | None = None
+    skip_empty: bool = False
     unpacked_mib: int = UNPACKED_MIB  # the most that a file in gzip may unpack to
 
     def survey(self, hear: Hear = unheard) -> Survey:
         """Check every line and find the sizes; ``hear`` gets the bytes read so far."""
-        survey, numbers = Survey(MOONCAKE), Numbers()
+        survey, numbers, turns = Survey(MOONCAKE), Numbers(), dict[str, int]()
         for found in self._read(survey, hear):
             numbers.of(found)
-            survey.longest = max(survey.longest, found.prompt_len + found.output_len)
+            length = found.prompt_len + found.output_len
+            if found.session:
+                length = turns[found.session] = length + turns.get(found.session, 0)
+            survey.longest = max(survey.longest, length)
         if not survey.requests:
-            raise ValueError(f"{self.path} is empty, but it needs at least one request.")
+            what = f"has {survey.num_skipped} empty requests" if survey.num_skipped else "is empty"
+            raise ValueError(f"{self.path} {what}, but it needs at least one request.")
         survey.num_ids = numbers.count
         return survey
 
@@ -303,7 +363,11 @@ class TraceFile:
             block = survey.block if found.hash_ids else found.prompt_len
             prompt = BlockPrompt(ids, found.prompt_len, block)
             params = SamplingParams(max_new_tokens=found.output_len, ignore_eos=True, seed=at)
-            yield Request(f"r{at}", prompt, params, found.time - start)
+            time = 0 if found.time is None else found.time - cast(int, start)
+            if found.session:
+                yield Turn(f"r{at}", prompt, params, time, session=found.session, delay=found.delay)
+            else:
+                yield Request(f"r{at}", prompt, params, time)
 
     def _read(self, survey: Survey, hear: Hear = unheard) -> Iterator[TraceRequest]:
         """Yield the requests, each checked when it is reached; ``survey`` counts them."""
@@ -319,7 +383,7 @@ class TraceFile:
             raise ValueError(f"{self.path} can't be read: {error.strerror}.") from error
 
     def _parsed(self, lines: Iterable[str], survey: Survey) -> Iterator[TraceRequest]:
-        header, last, known = list[str](), 0, set[str]()
+        header, last, sessions, known = list[str](), 0, set[str](), set[str]()
         for at, line in enumerate(map(str.strip, lines), 1):
             if not line:
                 continue
@@ -334,8 +398,15 @@ class TraceFile:
                 fields = fields_of(line, format, header)
                 if not header:
                     survey.ignored.update(dict.fromkeys(n for n in fields if n not in known))
-                found = request_of(format, fields)
-                if found.time < last:
+                found = request_of(format, fields, least=0 if self.skip_empty else 1)
+                if not found.prompt_len or not found.output_len:
+                    survey.num_skipped += 1
+                    continue
+                if found.time is None and found.session not in sessions:
+                    raise ValueError(
+                        "it has no timestamp, but only the later turns of a session do without."
+                    )
+                if found.time is not None and found.time < last:
                     raise ValueError(
                         f"it is {(last - found.time) / 1e6} ms earlier than the request before "
                         "it, but requests must be in order of arrival: sort it first."
@@ -345,7 +416,8 @@ class TraceFile:
                 raise ValueError(f"{self.path}, line {at}, is no CSV: {error}.") from error
             except ValueError as error:
                 raise ValueError(f"{self.path}, line {at}: {error}") from error
-            last = found.time
+            last = last if found.time is None else found.time
+            sessions.add(found.session)
             yield found
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minisched.core import FinishReason, Output, Outputs, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
-from minisched.engine.frontend import AbortReq, FlushCacheReq, Frontend, Message
+from minisched.engine.frontend import AbortReq, FlushCacheReq, Frontend, Message, arrival_of
 from minisched.engine.log import log_to, logger
 from minisched.engine.metrics import Metrics, percentiles
 from minisched.loops.design import LOOPS
@@ -119,6 +119,27 @@ def test_a_source_that_fails_ends_every_live_request_with_its_reason(loop: str) 
         assert req.finish_reason is FinishReason.ABORT
         assert req.error == "the source of requests failed (OSError: the disk is gone)."
     assert {output.rid for output in heard if output.finish_reason} == {"short", "long", "last"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=8))
+def test_what_is_pushed_for_later_comes_at_its_time(
+    times: list[tuple[int, bool]],
+) -> None:
+    """Whether it is of the iterator or pushed, in order of time."""
+    requests = [a_request(f"r{at}", time) for at, (time, _) in enumerate(times)]
+    pushed = [req for req, (_, is_pushed) in zip(requests, times, strict=True) if is_pushed]
+    streamed = sorted((req for req in requests if req not in pushed), key=arrival_of)
+    frontend = Frontend(iter(streamed))
+    for req in pushed:
+        frontend.push(req, req.arrival_time)
+    got: list[Message] = []
+    for now in range(10):
+        got += frontend.take(now)
+        assert {*got} == {req for req in requests if req.arrival_time <= now}
+    assert [req.arrival_time for req in got if isinstance(req, Request)] == sorted(
+        time for time, _ in times
+    )
+    assert frontend.is_empty
 
 
 def test_what_is_said_comes_at_the_next_look_in_the_order_it_was_said() -> None:
