@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..devices.registry import DEVICES, load, open_device
-from ..export.render_puml import check_driver
+from ..export.render_puml import find_renderer
 from ..models.registry import open_model
 from .layout import JSON, print_json, say_table
 
@@ -22,7 +22,7 @@ def doctor(json: bool = JSON) -> None:
     findings = {
         "device": devices,
         "model": {**hashes, "smollm2": needs(find_smollm2)},
-        "renderer": {"plantuml": needs(check_driver)},
+        "renderer": {"plantuml": needs(find_renderer)},
     }
     if json:
         print_json(findings)

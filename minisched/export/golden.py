@@ -28,7 +28,7 @@ from .pictures import compare, stages, waits
 from .pictures.stories import STORIES
 from .poster import poster
 from .recipes import RECIPES, run_of, trace_of
-from .render_puml import check_driver, has_driver, in_dark_too, render
+from .render_puml import Renderer, find_renderer, has_driver, in_dark_too, render, render_by_driver
 from .rules_page import rules_page
 from .scene import Scene
 from .scene_puml import to_puml
@@ -175,14 +175,15 @@ def checkout(root: Path = ROOT) -> Path:
 
 def bring_up_to_date(
     names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE, *,
-    is_check: bool = False, with_svg: bool = True,
+    is_check: bool = False, with_svg: bool = True, server: str = "",
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """Make the texts of the named topics and diagrams (of all, if none), and render their SVGs.
 
     Stale files are written, or in a check only reported. Texts are compared byte for byte, or by
     their hash. A check compares PlantUML's pictures by the hash of their text, and their bytes only
-    ``with_svg`` and if the renderer is installed. ``more`` are the makers of later layers. Returns
-    the paths that were compared, and the stale ones.
+    ``with_svg`` and with the pinned renderer. ``server`` is a PlantUML server to render on;
+    ``more`` are the makers of later layers. Returns the paths that were compared, and the stale
+    ones.
 
     Raises:
         ValueError: a name is no topic and no diagram.
@@ -193,7 +194,7 @@ def bring_up_to_date(
     if is_check:
         with_svg = with_svg and has_driver()
     elif with_svg and sources(root, names, ()):
-        check_driver()  # without it, nothing is done
+        find_renderer(server)  # if there is none, nothing is done
     files: Files = {}
     for name, make in chosen.items():
         hear(name)
@@ -205,7 +206,8 @@ def bring_up_to_date(
         write(root, files, is_all=not names)
     drawn = sources(root, names, files)
     if with_svg and drawn:
-        pictures = rendered_svgs(drawn, hear)
+        renderer = render_by_driver if is_check else find_renderer(server)
+        pictures = rendered_svgs(drawn, hear, renderer)
         stale += stale_files(root, pictures)
     if is_check:
         stale += stale_pictures(drawn)
@@ -281,7 +283,7 @@ def hash_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def rendered_svgs(drawn: Sequence[Path], hear: Hear) -> Files:
+def rendered_svgs(drawn: Sequence[Path], hear: Hear, renderer: Renderer) -> Files:
     """Render each PlantUML text as SVG, by path; each picture names its text.
 
     Raises:
@@ -289,7 +291,7 @@ def rendered_svgs(drawn: Sequence[Path], hear: Hear) -> Files:
     """
     hear(f"rendering {len(drawn)} diagrams")
     with TemporaryDirectory() as folder:
-        pictures = render(drawn, Path(folder))
+        pictures = render(drawn, Path(folder), renderer)
         texts = [path.read_text(encoding="utf-8").rstrip() for path in pictures]
     return {
         picture_of(source): f"{in_dark_too(text)}\n{drawn_from(source)}\n"

@@ -1,24 +1,33 @@
-"""PlantUML text to SVG: the pinned renderer, its errors, and the look on dark paper.
+"""PlantUML text to SVG: the renderers, their errors, and the look on dark paper.
 
-The renderer needs Node but no Java, and gives the same bytes on every machine.
+A server named by ``--server`` or ``PLANTUML_SERVER`` has precedence. Without one it is the pinned
+renderer, which needs Node but no Java. Only the pinned renderer gives the same bytes everywhere.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from html import unescape
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
 
 from .looks import DARK, LOOKS, ON_DARK, look
+
+Renderer = Callable[[Sequence[Path], Path], None]
+"""Renders files into a folder, each to an SVG of its own name. Raises RenderError."""
 
 DRIVER = Path(__file__).resolve().parents[2] / "diagrams" / "render" / "render.mjs"
 ADVICE = (
     "no PlantUML renderer was found; run `npm ci` in diagrams/render of a checkout (needs Node 18 "
-    "or newer)."
+    "or newer), or name a server with --server or PLANTUML_SERVER."
 )
 MISTAKES = (  # texts in a picture of an error
     "Syntax Error",
@@ -32,7 +41,7 @@ class RenderError(RuntimeError):
     """A diagram could not be rendered; the message is one sentence."""
 
 
-# -- The renderer ----------------------------------------------------------------------------------
+# -- Renderers -------------------------------------------------------------------------------------
 
 
 def has_driver() -> bool:
@@ -40,17 +49,22 @@ def has_driver() -> bool:
     return (DRIVER.parent / "node_modules").is_dir() and shutil.which("node") is not None
 
 
-def check_driver() -> None:
-    """Refuse to render without the pinned renderer.
+def find_renderer(server: str = "") -> Renderer:
+    """Return the renderer to use; ``server`` is the address that the user named.
 
     Raises:
-        RenderError: it is not installed; the message names the remedy.
+        RenderError: there is none (the message names a remedy), or the one chosen is unusable.
     """
-    if not has_driver():
-        raise RenderError(ADVICE)
+    if server := server or os.environ.get("PLANTUML_SERVER", ""):
+        return partial(render_by_server, server)
+    if has_driver():
+        return render_by_driver
+    raise RenderError(ADVICE)
 
 
-def render(puml_paths: Sequence[Path], out: Path | None = None) -> list[Path]:
+def render(
+    puml_paths: Sequence[Path], out: Path | None = None, renderer: Renderer | None = None
+) -> list[Path]:
     """Render each file to an SVG of the same name, in its folder or in ``out``.
 
     If one of them is wrong, nothing is written.
@@ -60,11 +74,10 @@ def render(puml_paths: Sequence[Path], out: Path | None = None) -> list[Path]:
     """
     if not puml_paths:
         return []
-    check_driver()
     pictures = [(out or path.parent) / f"{path.stem}.svg" for path in puml_paths]
     with TemporaryDirectory() as name:
         folder = Path(name)
-        _run_driver([path.resolve() for path in puml_paths], folder)
+        (renderer or find_renderer())([path.resolve() for path in puml_paths], folder)
         for path in puml_paths:
             _check(path, folder / f"{path.stem}.svg")
         for picture in pictures:
@@ -82,8 +95,8 @@ def _check(path: Path, picture: Path) -> None:
             raise RenderError(f"{path.name} was refused: {mistake}.")
 
 
-def _run_driver(paths: Sequence[Path], folder: Path) -> None:
-    """Render with ``diagrams/render/render.mjs``, which stops at the first error.
+def render_by_driver(paths: Sequence[Path], folder: Path) -> None:
+    """Render with the pinned ``diagrams/render/render.mjs``, which stops at the first error.
 
     Raises:
         RenderError: a diagram is wrong.
@@ -93,6 +106,60 @@ def _run_driver(paths: Sequence[Path], folder: Path) -> None:
     if done.returncode:  # its messages are escaped as HTML: ``--&gt;``
         said = unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
         raise RenderError(said or "the pinned renderer failed without a message.")
+
+
+# -- Only a server that the user named -------------------------------------------------------------
+#
+# Through the ``plantuml`` package (extra ``plot``). Its default is the public server, but here
+# the address is always the user's, such as ``http://127.0.0.1:8080/plantuml``, which a jar gives
+# with ``java -jar plantuml.jar -picoweb:8080:127.0.0.1``.
+
+SECONDS = 30  # until a server without an answer counts as failed
+
+
+def render_by_server(server: str, paths: Sequence[Path], folder: Path) -> None:
+    """Send each text in an address of its own, and keep the returned SVG.
+
+    Raises:
+        RenderError: the address is none, the package is missing, the server does not answer, or it
+            refuses a diagram.
+    """
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise RenderError(
+            f"{server!r} is no address of a PlantUML server; "
+            "it must be one such as http://127.0.0.1:8080/plantuml."
+        )
+    try:
+        package: Any = import_module("plantuml")
+    except ImportError as error:
+        raise RenderError(
+            "a PlantUML server needs the package `plantuml`: pip install 'minisched[plot]'."
+        ) from error
+    address = f"{server.rstrip('/').removesuffix('/svg')}/svg/"
+    client = package.PlantUML(url=address, http_opts={"timeout": SECONDS})
+    for path in paths:
+        url = client.get_url(path.read_text(encoding="utf-8"))
+        try:
+            # Not ``client.processes``: its error handling fails, and the reason is lost.
+            response, content = client.http.request(url)
+        except (OSError, client.HttpLib2Error) as error:
+            raise RenderError(f"the PlantUML server {server} does not answer: {error}.") from error
+        _check_url(server, path, response, content)
+        (folder / f"{path.stem}.svg").write_bytes(content)
+
+
+def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
+    """Refuse a wrong diagram: the answer is a picture of the error, and headers describe it."""
+    if what := response.get("x-plantuml-diagram-error"):
+        line = response.get("x-plantuml-diagram-error-line", "")
+        where = f" in line {line}" if line else ""
+        said = unescape(what.partition(" (")[0])
+        raise RenderError(f"{path.name} is not a PlantUML diagram: {said}{where}.")
+    if response.status != 200:
+        raise RenderError(f"the PlantUML server {server} refused {path.name}: {response.status}.")
+    if b"<svg" not in content[:1000]:
+        raise RenderError(f"the PlantUML server {server} answered {path.name} with no SVG.")
 
 
 # -- On dark paper ---------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure(
 
 def diagrams(names: list[str] | None = None, check: bool = False, svg: bool = True) -> int:
     """``minisched diagrams`` with its own renderer."""
-    return command(names, check, svg)
+    return command(names, check, svg, server="")
 
 
 @pytest.mark.usefixtures("plantuml")
