@@ -146,7 +146,13 @@ def maker_of(path: str) -> str:
 
 
 def has_picture(diagram: str) -> bool:
-    """Return whether PlantUML draws a diagram's picture (the project draws all others)."""
+    """Return whether PlantUML draws a diagram's picture.
+
+    The project draws those of runs. Of the sequences one is drawn: the others repeat their loop's
+    picture, and are kept as text.
+    """
+    if diagram.endswith("_sequence"):
+        return diagram == "overlap_sequence"
     return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE}
 
 
