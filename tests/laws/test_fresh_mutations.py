@@ -85,6 +85,10 @@ def test_texts_types_and_errors_never_change(body: str) -> None:
     assert found <= {"drop_call"}, found
 
 
+def test_the_smaller_of_two_stays_the_smaller() -> None:
+    assert not changed("swapped_arguments", "return min(a, b)")
+
+
 def test_a_message_stays_as_it_is() -> None:
     assert not changed("arithmetic", "a = f'{a + 1} of {b}'")
 

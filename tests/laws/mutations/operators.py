@@ -266,7 +266,12 @@ def lost_field(function: Function, node: ast.AST) -> Iterator[Splice]:
 
 def swapped_arguments(function: Function, node: ast.AST) -> Iterator[Splice]:
     """Two neighbouring arguments are in the wrong order."""
-    if isinstance(node, ast.Call) and not any(isinstance(it, ast.Starred) for it in node.args):
+    is_symmetric = isinstance(node, ast.Call) and ast.unparse(node.func) in ("min", "max")
+    if (
+        isinstance(node, ast.Call)
+        and not is_symmetric
+        and not any(isinstance(it, ast.Starred) for it in node.args)
+    ):
         for one, other in zip(node.args, node.args[1:], strict=False):
             start, end = function.span(one)[0], function.span(other)[1]
             between = function.source[function.span(one)[1] : function.span(other)[0]]
