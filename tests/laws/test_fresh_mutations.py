@@ -93,6 +93,13 @@ def test_a_message_stays_as_it_is() -> None:
     assert not changed("arithmetic", "a = f'{a + 1} of {b}'")
 
 
+def test_what_only_writes_the_trace_never_changes() -> None:
+    for body in ("self.recorder.mark('x', a=a + 1)", "if self.recorder.is_on:\n    a.go(b + 1)"):
+        assert not list(statements(function(body))), body
+    assert list(statements(function("self.recorder.program.touch(a + 1)")))
+    assert not changed("lost_field", "a.go(label=b)")
+
+
 def test_an_edit_has_the_lines_that_differ_and_is_unique() -> None:
     healthy = "def f():\n    a()\n    b()\n    a()\n    c()\n"
     bug = "def f():\n    a()\n    b()\n    pass\n    c()\n"

@@ -255,12 +255,15 @@ def fewer(function: Function, node: ast.AST) -> Iterator[Splice]:
             yield function.instead(bound, "")
 
 
+NOT_PASSED_ON = ("strict", "label", "mode")  # ``zip`` only checks; the rest is for the trace
+
+
 def lost_field(function: Function, node: ast.AST) -> Iterator[Splice]:
     """A keyword argument is not passed."""
     if isinstance(node, ast.Call):
         arguments = [*node.args, *node.keywords]
         for keyword in node.keywords:
-            if keyword.arg not in (None, "strict"):
+            if keyword.arg and keyword.arg not in NOT_PASSED_ON:
                 yield function.without(arguments, arguments.index(keyword))
 
 
@@ -417,11 +420,30 @@ ON_BODY: tuple[OnBody, ...] = (swap, early_end, stale_snapshot)
 # -- All changes of a function ---------------------------------------------------------------------
 
 NEVER = (ast.Raise, ast.Assert, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Pass)
+RECORDS = {"recorder", "recording", "log", "logger"}
+"""Names of what writes the trace or the log. The golden traces compare those byte by byte. A law
+judges ``program``, with the accesses of each op."""
+
+
+def only_records(node: ast.AST) -> bool:
+    """Return whether a statement only writes the trace or the log."""
+    if isinstance(node, ast.If):  # ``if recorder.is_on:``
+        return ast.unparse(node.test).endswith("recorder.is_on") and not node.orelse
+    call = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(node, ast.AugAssign) or not isinstance(call, ast.Call):
+        return False
+    names = ast.unparse(call.func).split(".")
+    return bool(RECORDS.intersection(names)) and "program" not in names
 
 
 def bodies(function: Function) -> Iterator[Sequence[ast.stmt]]:
     """Yield each list of statements, those of inner functions too, without docstrings."""
-    for node in ast.walk(function.tree):
+    left: list[ast.AST] = [function.tree]
+    while left:
+        node = left.pop(0)
+        if only_records(node):
+            continue
+        left += ast.iter_child_nodes(node)
         for name in ("body", "orelse", "finalbody"):
             body = getattr(node, name, None)
             if isinstance(body, list) and body:
@@ -445,8 +467,8 @@ def expressions(node: ast.AST) -> Iterator[ast.AST]:
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, ast.stmt | ast.JoinedStr):
                 continue
-            if isinstance(child, ast.keyword) and child.arg == "strict":
-                continue  # of ``zip``: it only checks
+            if isinstance(child, ast.keyword) and child.arg in NOT_PASSED_ON:
+                continue
             if not isinstance(child, ast.excepthandler | ast.match_case):
                 yield from expressions(child)
 
@@ -455,7 +477,7 @@ def statements(function: Function) -> Iterator[tuple[Sequence[ast.stmt], int]]:
     """Yield each statement that may change, as a list of statements and a place in it."""
     for body in bodies(function):
         for at, node in enumerate(body):
-            if not isinstance(node, NEVER) and not is_text(node):
+            if not isinstance(node, NEVER) and not is_text(node) and not only_records(node):
                 yield body, at
 
 
