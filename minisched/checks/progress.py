@@ -309,7 +309,11 @@ class Decision:
         missing = [req for req in still_ready if req not in self.decodes]
         yield from self._of_one_budget(missing) if self.is_unified else self._of_running(missing)
         others_first = self.rules.run_first == "decode" and bool(self.decodes)
-        if self.retracted:  # the first in the queue may have been refused before and after
+        if self.made_way and not (self.admitted or leases.returning):  # the memory is available
+            self.kept = {req: kept for req, kept in self.kept.items() if req not in self.retracted}
+            watched.refused_at = set()
+            yield from self._of_waiting() if self.waiting and not self.in_chunks else ()
+        elif self.retracted:  # the first in the queue may have been refused before and after
             watched.refused_at = {self.num_released, leases.num_released}
         elif self.was_starving or watched.starving or others_first:
             return
@@ -468,6 +472,8 @@ class Decision:
         victim = f"after step {step} {req.rid} (priority {req.priority}) is preempted"
         heads = [one for one in self.waiting if one.lease is None]
         highest = max(heads, key=lambda one: one.priority)
+        if self.leases.returning and not self.made_way:
+            yield f"{victim}, when {many(len(self.leases.returning), 'row')} will be released"
         if not self.outranks(highest, req):
             yield f"{victim}, but no waiting request has a priority that is high enough"
         places = self.watched.places

@@ -128,7 +128,7 @@ def judged(where: str, healthy: str, bug: str, cases: int = 3) -> Fate:
 def test_a_mutation_is_caught_survives_or_does_not_compile() -> None:
     where = "memory.pool:LeasePool.release", "self.cache.dec_lock_ref(lease.node)"
     caught = judged(*where, "pass")
-    assert (caught.outcome, caught.law, caught.cases) == ("caught", "livelock", 1)
+    assert (caught.outcome, caught.cases) == ("caught", 1) and caught.law in ("leak", "livelock")
     survived = judged(*where, f"{where[1]}  # a comment")
     assert (survived.outcome, survived.entered, survived.cases) == ("survived", 3, len(FIRST))
     assert judged(*where, "f(").outcome == "does not compile"
