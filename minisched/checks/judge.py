@@ -40,6 +40,7 @@ from .laws import (
 )
 from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, find_unlike
+from .positions import Positions, enters_planned, find_unwritten
 from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten
@@ -110,6 +111,8 @@ class Witnesses:
         self.device.built_by_host |= case.built_by_host
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
+        self.positions = list[Positions]()  # of each scheduler
+        self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
@@ -124,11 +127,14 @@ class Witnesses:
 
         def watch(engine: Engine) -> None:
             """Attach to an engine before it starts."""
-            config = engine.scheduler.config
+            config, positions = engine.scheduler.config, Positions()
+            self.positions.append(positions)
+            self.shares_planned |= enters_planned(config.in_force)
 
             def committed(batch: ScheduleBatch) -> None:
-                """Check a step's size against its budget."""
+                """Check a step's size against its budget, and the positions of its rows."""
                 self.over_budget += over_budget(config, batch)
+                positions.look(batch)
 
             engine.scheduler.on_commit = committed
             self.touched.watch(engine)
@@ -166,6 +172,7 @@ class Witnesses:
                 yield law, [sentence]
             for figures in self.figures if self.device.clock == "virtual" else ():
                 yield "client", figures.find(clients.heard)
+            yield "crash", self.failed_steps()
             yield "logprobs", find_unlike(told, self.workload.vocab_size, tolerance)
             yield "leak", find_leaks(trace)
             yield "ends", find_bad_ends(trace)
@@ -173,6 +180,9 @@ class Witnesses:
         else:
             yield "leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]
         yield "ownership", find_unlisted(trace)
+        for positions in self.positions:
+            yield "positions", positions.gaps
+        yield "positions", find_unwritten(trace, self.shares_planned, self.touched.failed_ops)
         yield "race", find_races(trace)
         yield "deadlock", find_endless(trace) if is_over else ()
         yield "budget", self.over_budget
@@ -191,6 +201,12 @@ class Witnesses:
         for engine in self.engines:
             yield "leak", find_held(engine)
             yield "time", find_negative(engine.metrics.ended)
+
+    def failed_steps(self) -> Iterator[str]:
+        """Yield the steps that failed, although no fault was injected into them."""
+        for req in self.workload.requests:
+            if req.error.startswith("step ") and not self.workload.has_failed(req):
+                yield f"{req.error.rstrip('.')} (no fault was injected)"
 
 
 def find_held(engine: Engine) -> Iterator[str]:

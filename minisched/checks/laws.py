@@ -87,15 +87,17 @@ class Law(NamedTuple):
 
 MEMORY, COMPANY = "no memory is recorded", "no request had to wait, or to share a step"
 LAWS = {
+    "ownership": Law("no page or row is handed out while it is in use", has_memory, MEMORY),
+    "positions": Law("each position is computed once, in order, and the cache gets written pages",
+        has_memory, MEMORY),
+    "crash": Law("no error stops a loop, or fails a step"),
     "race": Law("accesses of lanes that conflict are ordered, and freed memory is not touched",
         has_shared_memory, "no accesses are recorded that could race"),
     "touches": Law("an op touches the memory that it declares, and no other (on sim)",
         lambda it: it.device == "sim" and has_memory(it),
         "only sim shows the memory that an op touches", on_sim=True),
-    "ownership": Law("no page or row is handed out while it is in use", has_memory, MEMORY),
     "leak": Law("nothing is held, lost or freed twice", has_memory, MEMORY),
     "deadlock": Law("every wait ends"),
-    "crash": Law("no error stops a loop"),
     "order": Law("requests run, and lose memory, in the order of the policy",
         has_company, COMPANY),
     "progress": Law("a request that can run is in the next step, unless a rule forbids it",
@@ -116,6 +118,8 @@ LAWS = {
         "no client got log-probabilities", is_of_the_end=True),
 }  # fmt: skip
 """Each law by its name; causes first, because any of them can cause wrong tokens.
+A missing page or position and a crash come before a race: a step that they disturb often reads
+cells that its request has never written, and that is a race, too.
 ``lifetime`` precedes them all: only tests judge it, because only they watch memory."""
 
 
@@ -500,9 +504,7 @@ class Touched:
         yield from landing if finished else ()  # a stopped run has transfers on their way
         steps = {item.id: item.step for item in trace.slices}  # of ops that ended
         stand_ins = {item.id for item in trace.slices if item.name == STAND_IN}
-        devices = [item.device for item in self.engines if isinstance(item.device, SimDevice)]
-        stopped = set[int]().union(*(device.failed for device in devices))
-        failed = {steps.get(op, 0) for op in stopped} | {steps[op] for op in stand_ins}
+        failed = {steps.get(op, 0) for op in self.failed_ops} | {steps[op] for op in stand_ins}
         drafts = any(engine.scheduler.config.num_draft_tokens for engine in self.engines)
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
@@ -524,6 +526,12 @@ class Touched:
                 if is_exact and in_vain:
                     what = words.cells(name, to_text(in_vain))
                     yield f"{who} declares that it {verb}s {what}, but does not"
+
+    @property
+    def failed_ops(self) -> set[int]:
+        """Return the ops that raised an error."""
+        devices = [item.device for item in self.engines if isinstance(item.device, SimDevice)]
+        return set[int]().union(*(device.failed for device in devices))
 
     def touched(self) -> Ops:
         """Return the real accesses, by op and memory."""

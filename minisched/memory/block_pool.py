@@ -163,6 +163,7 @@ class BlockPool:
             self._drop_hash(block)
             if block.page in self.free_block_queue:
                 self.free_block_queue.move_to_end(block.page, last=False)
+        self._mark("block forget", node)
 
     def hashes(self, tokens: Sequence[int], parent: bytes = b"") -> Iterator[bytes]:
         """Yield the hash of each whole page of ``tokens``; ``parent`` is the hash before them."""

@@ -39,6 +39,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "radix evict": {"node": NUMBER},
     "block add": {"pages": NUMBERS},
     "block evict": {"pages": NUMBERS},
+    "block forget": {"pages": NUMBERS},
     "block lock": {"pages": NUMBERS, "delta": DELTA},
     "insert": {"rid": TEXT},
     "radix lock": {"node": NUMBER, "delta": DELTA},

@@ -424,7 +424,7 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
     seen.run(fault.put_in, lambda engine: fault.each_turn() if engine is fault.client else None)
     seen.progress.clear()
     after, findings, laws = Aftermath(fault, workload, seen.trace), list[Finding](), list[Any]()
-    judged = {"identity", "ends", *(["client"] if effect.is_silent else [])}
+    judged = {"crash", "identity", "ends", *(["client"] if effect.is_silent else [])}
     if seen.error:
         is_meant = effect.keeps_from_starting and isinstance(seen.error, ValueError)
         is_meant &= "has no memory for" in str(seen.error)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.case import Case
+from minisched.checks.case import Case, Failure
 from minisched.checks.draw import read_design
 from minisched.checks.judge import judge
 from minisched.checks.laws import LAWS, Clients
@@ -166,6 +166,15 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
         ), "order",
         Edit("policy.sglang:fewest_outputs", "reversed(list(running))", "list(running)"),
+    ),
+    "pages of a failed step stay in the prefix cache": (
+        replace(  # they enter when their step is planned, and it fails
+            at_plan := a_case([request("r0", [1, 2], 2)], "vllm_async", rules="vllm"),
+            workload=replace(at_plan.workload, failures=(Failure("r0", 0, "forward raises"),)),
+        ), "positions",
+        Edit("memory.prefix_cache:PrefixCache.spoil",
+             "self.leases.cache.forget([block for lease, block in shared if lease in spoiled])",
+             "pass"),
     ),
     "a stop string is found in half a character": (
         replace(  # bytes of UTF-8, and U+FFFD as a stop string

@@ -1,0 +1,151 @@
+"""The law *positions*: each position is computed once, in order, and the cache gets written pages.
+
+A request's steps compute its positions under a lease without a gap: a gap is KV that later steps
+read although no step wrote it. A page that enters the prefix cache has its KV written by steps that
+have returned, or will be written by the step that is planned with it (rule ``prompt_pages``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Set
+
+from ..core import Lease, ScheduleBatch
+from ..policy.rules import Rules
+from ..trace import Trace
+from ..trace.cells import spans_of
+from ..trace.sides import one_side, sides
+from .history import MarkMoment, Offence, moments, numbers
+
+
+class Positions:
+    """Follows the committed steps of one scheduler; ``gaps`` are the sentences found so far."""
+
+    def __init__(self) -> None:
+        self.gaps: list[str] = []
+        self.next: dict[Lease, tuple[int, int]] = {}  # least and largest start of the next row
+
+    def look(self, batch: ScheduleBatch) -> None:
+        """Check that each row starts where the step before ended; rejected drafts count twice."""
+        for at, (lease, start, ids) in enumerate(
+            zip(batch.leases, batch.starts, batch.ids, strict=True)
+        ):
+            least, largest = self.next.get(lease, (start, start))
+            if not least <= start <= largest:
+                self.gaps.append(
+                    f"step {batch.step} computes {lease.rid} from position {start} on, but the "
+                    f"steps before it have computed the positions up to {largest - 1}"
+                )
+            end = start + len(ids)
+            self.next[lease] = end if at < batch.num_extend_reqs else start + 1, end
+            counted, least_end = batch.reqs[at].computed_len, self.next[lease][0]
+            if counted != least_end:
+                self.gaps.append(
+                    f"step {batch.step} computes {lease.rid} up to position {least_end - 1}, but "
+                    f"the scheduler counts the positions up to {counted - 1} as computed"
+                )
+
+
+WRITERS = ("kv transfer",)  # lanes that write KV for no step of their own
+
+
+def enters_planned(rules: Rules) -> bool:
+    """Return whether a page may enter the prefix cache before it is written."""
+    return rules.prompt_pages == "scheduled" or rules.enters_cache != "settled"
+
+
+def find_unwritten(
+    trace: Trace, is_planned: bool, failed_ops: Set[int] = frozenset()
+) -> Iterator[Offence]:
+    """Yield the pages that entered the prefix cache although some of their KV was never written.
+
+    Only a write after the page's allocation counts. If pages enter when their step is planned
+    (``is_planned``), they are judged once it has returned. An op in ``failed_ops`` wrote nothing.
+    """
+    for side in sides(trace):
+        yield from Written(trace, side, is_planned, failed_ops).unwritten()
+
+
+class Written:
+    """The KV of one scheduler's pages, mark by mark."""
+
+    def __init__(self, trace: Trace, side: str, is_planned: bool, failed_ops: Set[int]) -> None:
+        self.marks, self.is_planned = list(moments(one_side(trace, side))), is_planned
+        self.by_step: defaultdict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        self.sent: list[tuple[int, str, int, int]] = []  # end of the transfer, and what it wrote
+        slices = {item.id: item for item in trace.slices}
+        writes = [act for act in trace.program if act.kind == "write" and is_kv(act.resource, side)]
+        self.memories = {act.resource for act in writes}
+        for act in writes:
+            ran = slices.get(act.op)
+            if ran is None or act.op in failed_ops:
+                continue
+            for first, last in spans_of(act.at):
+                if act.lane in WRITERS:
+                    self.sent.append((ran.end, act.resource, first, last))
+                else:
+                    self.by_step[ran.step].append((act.resource, first, last))
+        self.allocated: dict[int, int] = {}  # by page, the newest step that was committed before
+        self.slots: defaultdict[tuple[str, int], set[int]] = defaultdict(set)  # written ones
+        self.entered: dict[int, tuple[int, MarkMoment]] = {}  # by page, the step to wait for
+
+    def unwritten(self) -> Iterator[Offence]:
+        """Yield an offence for each cached page with slots that no step has written."""
+        page_size = launched = 0
+        for mark, now in self.marks:
+            of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
+            match mark.name:
+                case "kv pool":
+                    page_size = int(of.get("page_size", 0))
+                case "commit":
+                    launched = int(of["step"])
+                case "page alloc":
+                    for page in pages:
+                        self.allocated[page] = launched
+                        for memory in self.memories:
+                            self.slots[memory, page].clear()
+                case "radix add":
+                    pages = numbers(of["page_ids"])
+                    step = launched if self.is_planned else 0
+                    self.entered |= dict.fromkeys(pages, (step, now))
+                case "block add":
+                    step = launched + 1 if self.is_planned else 0
+                    self.entered |= dict.fromkeys(pages, (step, now))
+                case "block forget" | "page free":
+                    for page in pages:
+                        self.entered.pop(page, None)
+                case "tokens" if page_size:
+                    self.write(int(of["step"]), now.time, page_size)
+                    yield from self.missing(int(of["step"]), page_size)
+
+    def write(self, step: int, time: int, page_size: int) -> None:
+        """Note what a returned step, and each transfer that has ended, has written."""
+        for memory, first, last in self.by_step.pop(step, ()):
+            for slot in range(first, last + 1):
+                if self.allocated.get(slot // page_size, step) < step:
+                    self.slots[memory, slot // page_size].add(slot)
+        for end, memory, first, last in self.sent:
+            for slot in range(first, last + 1) if end <= time else ():
+                self.slots[memory, slot // page_size].add(slot)
+
+    def missing(self, step: int, page_size: int) -> Iterator[Offence]:
+        """Yield the pages with unwritten KV whose step has returned."""
+        for page, (until, entered) in list(self.entered.items()):
+            if step < until:
+                continue
+            del self.entered[page]
+            slots = range(page * page_size, (page + 1) * page_size)
+            for memory in sorted(self.memories):
+                lacking = [slot for slot in slots if slot not in self.slots[memory, page]]
+                if lacking:
+                    sentence = (
+                        f"page {page} entered the prefix cache {entered}, but no step has written "
+                        f"slot {lacking[0]} of it ({memory})"
+                    )
+                    yield Offence(sentence, entered.slices, "unwritten", time=entered.time)
+
+
+def is_kv(resource: str, side: str) -> bool:
+    """Return whether a resource is the target model's KV on one side."""
+    name = resource.removeprefix(f"{side} ") if side else resource
+    return name == "kv" or (name.startswith("stage ") and name.endswith(" kv"))
