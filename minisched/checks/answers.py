@@ -29,7 +29,7 @@ from .laws import lacking, marks
 from .leaks import AT_ONCE, find_leaks, not_checked
 from .overlap import is_profiled
 from .races import find_endless, find_races
-from .recorded import find_bad_steps, find_lost, find_out_of_time, find_unwritten, other_ends
+from .recorded import find_bad_steps, find_lost, find_out_of_time, find_unwritten_reads, other_ends
 
 ORACLE = "-oracle"  # the suffix of a baseline's file name
 
@@ -213,7 +213,7 @@ def told(recorded: Recorded) -> list[Answer]:
     every = {
         "ends": ("bad end", [*find_bad_ends(trace), *find_lost(trace)]),
         "steps": ("bad step", list(find_bad_steps(trace))),
-        "unwritten": ("read of KV that was never written", list(find_unwritten(trace))),
+        "unwritten": ("read of KV that was never written", list(find_unwritten_reads(trace))),
         "time": ("moment out of order", list(find_out_of_time(trace))),
         "relay": ("wrong read", find_misreads(trace)),
     }

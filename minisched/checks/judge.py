@@ -43,7 +43,7 @@ from .oracle import OF_HASH, find_unlike
 from .positions import Positions, enters_planned, find_unwritten
 from .progress import Watched
 from .races import find_endless, find_races
-from .recorded import find_bad_steps, find_out_of_time, find_unwritten
+from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
 from .step_fault import StepFault
 
 # -- The violations of one run ---------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Witnesses:
         yield "time", find_out_of_time(trace)
         if is_over:
             yield "crash", find_bad_steps(trace) if not self.workload.struck else ()
-            yield "ownership", find_unwritten(trace)
+            yield "ownership", find_unwritten_reads(trace)
         for figures in self.figures:
             yield "time", figures.too_early
         yield "lifetime", self.device.lifetimes

@@ -205,7 +205,7 @@ def _before_their_cause(trace: Trace) -> Iterator[Offence]:
 # -- A step reads only KV that was computed --------------------------------------------------------
 
 
-def find_unwritten(trace: Trace) -> Iterator[Offence]:
+def find_unwritten_reads(trace: Trace) -> Iterator[Offence]:
     """Yield ops that read KV which no op wrote before, if the trace begins with an empty pool."""
     if not any(mark.name == "kv pool" for mark in trace.marks):
         return

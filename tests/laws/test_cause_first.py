@@ -19,7 +19,7 @@ PATCHES: dict[str, tuple[str, list[str], list[int], Edit]] = {
              "req.device_len += start == req.admission.hit_len  #"),
     ),
     "nano-vllm #211: the tokens of a step are counted before the cached prefix is known": (
-        "crash", ["overlap:pool", "overlap_pool_indexed:pool", "serial"], [5],
+        "crash", ["overlap:pool", "overlap_pool_indexed:pool", "serial"], [6],
         Edit("policy.prefill_adder:PrefillAdder.add_one_req",
              "self._add(req, self.cut(req.extend_len))", "self._add(req, self.cut(req.known_len))"),
     ),
@@ -29,7 +29,7 @@ PATCHES: dict[str, tuple[str, list[str], list[int], Edit]] = {
              "if end < req.device_len and start - req.admission.hit_len < 2 * extend_len:"),
     ),
     "vllm-ascend #11334: the chunk of a resumed request is judged by its prompt's length": (
-        "positions", ["vllm_async:pool", "overlap"], [52],
+        "positions", ["vllm_async:pool", "overlap"], [8],
         Edit(ADD_PROMPTS, "if end < req.device_len:", "if end < len(req.prompt):"),
     ),
 }  # fmt: skip
