@@ -142,6 +142,9 @@ def lacking(law: str, trace: Trace) -> str:
 # -- Messages and outputs of clients: each request gets its own tokens, one end and its reason -----
 
 
+TOO_LONG = "together more than"  # part of the sentence that refuses a request for its length
+
+
 class GivenUp(NamedTuple):
     """An abort that a loop received while the request with its id was alive."""
 
@@ -190,6 +193,7 @@ class Clients:
         if isinstance(engine.scheduler, PrefillScheduler):
             return
         self.engine, config = engine, engine.scheduler.config
+        self.config = config
         self._refusal, self._fitting = config.refusal, config.new_tokens_of
         requests = zip(self.workload.arrivals, self.workload.requests, strict=True)
         self.sent = [req for _, req in sorted(requests, key=itemgetter(0))]
@@ -312,6 +316,7 @@ class Clients:
                 ("identity", self.wrong_tokens(req)),
                 ("ends", bad_end(req, self.heard[req])),
                 ("client", self.wrong_end(req)),
+                ("client", self.wrong_refusal(req)),
                 ("abort", self.ignored(req)),
             ):
                 yield from ((law, sentence) for sentence in found)
@@ -349,6 +354,17 @@ class Clients:
             is_about = truth.error in req.error if truth.error else not req.error
             if req.finish_reason is not truth.finish_reason or not is_about:
                 yield f"{req.name} {ended(req)}, alone it {ended(truth)}"
+
+    def wrong_refusal(self, req: Request) -> Iterator[str]:
+        """Yield a sentence if a request is refused for its length and would fit, or the reverse."""
+        config, problem = self.config, self._refusal(req) or ""
+        if wrong_form(req) or (problem and TOO_LONG not in problem):
+            return
+        length = len(req.prompt) + config.new_tokens_of(req)
+        room = min(config.context_len, config.num_pages * config.page_size - config.draft_slack)
+        if (length > room) != bool(problem):
+            verb = "is refused" if problem else "is not refused"
+            yield f"{req.name} {verb}: it has {many(length, 'position')}, and {room} is the limit"
 
     def ignored(self, req: Request) -> Iterator[str]:
         """Yield a sentence if an abort did not end a request in its turn, or none was sent."""
