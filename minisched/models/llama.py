@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import pi
+from math import pi, prod
 from pathlib import Path
 from sys import float_info
 from typing import Any, NamedTuple
@@ -36,6 +36,19 @@ def read_config(directory: Path) -> LlamaConfig:
     return LlamaConfig.from_json(_json(directory, "config.json"), generation, str(directory))
 
 
+def is_llama(directory: Path) -> bool:
+    """Return whether config.json is that of a Llama without settings that are not built here.
+
+    Raises:
+        WeightsError: config.json is missing or damaged.
+    """
+    config = _json(directory, "config.json")
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else None
+    is_plain = config.get("model_type") == "llama" and kind in (None, "default")
+    return is_plain and not unsupported(config)
+
+
 def weight_files(directory: Path) -> list[Path]:
     """Return the safetensors files in order: model.safetensors, or the shards of its index."""
     if (directory / "model.safetensors").is_file():
@@ -51,15 +64,16 @@ def weight_files(directory: Path) -> list[Path]:
 def choose_dtype(directory: Path, wanted: str, known: Mapping[str, object], library: str) -> str:
     """Return the name of the dtype to compute in: ``wanted``, or for ``auto`` the checkpoint's.
 
-    The checkpoint's is the embeddings' dtype in the files: bfloat16 stays bfloat16, everything else
-    is float32. (vLLM and SGLang read it in config.json, keep float16, and make float16 of float32.
-    Here auto means the same on every device.)
+    The checkpoint's is the largest tensor's dtype in the files: bfloat16 stays bfloat16, everything
+    else is float32. (vLLM and SGLang read it in config.json, keep float16, and make float16 of
+    float32. Here auto means the same on every device.)
 
     Raises:
         ValueError: ``wanted`` is neither ``auto`` nor ``known`` to the library.
     """
     if wanted == AUTO:
-        return "bfloat16" if _headers(directory)[EMBED][1] == "BF16" else "float32"
+        largest = max(read_headers(directory).values(), key=lambda tensor: prod(tensor[0]))
+        return "bfloat16" if largest[1] == "BF16" else "float32"
     if wanted not in known:
         names = ", ".join([AUTO, *known])
         raise ValueError(f"dtype is {wanted!r}, but with {library} it must be one of {names}.")
@@ -68,7 +82,7 @@ def choose_dtype(directory: Path, wanted: str, known: Mapping[str, object], libr
 
 def check_tensors(directory: Path, config: LlamaConfig) -> None:
     """Raise WeightsError at the first tensor that is missing, misshapen or not of floats."""
-    found = _headers(directory)
+    found = read_headers(directory)
     for name, shape in config.tensor_shapes():
         if name not in found:
             raise WeightsError(f"{directory} lacks the tensor {name}.")
@@ -84,8 +98,12 @@ def check_tensors(directory: Path, config: LlamaConfig) -> None:
             )
 
 
-def _headers(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and type of each tensor; the library checks that the files are whole."""
+def read_headers(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and type of each tensor; the library checks that the files are whole.
+
+    Raises:
+        WeightsError: a file is missing or damaged.
+    """
     from safetensors import SafetensorError, safe_open
 
     found = {}
@@ -244,16 +262,8 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in MODEL_TYPES:
         known = " and ".join(", ".join(map(repr, MODEL_TYPES)).rsplit(", ", 1))
         raise ValueError(f"model_type is {kind!r}; only {known} are supported.")
-    if any(config.get(name) is not None for name in QUANTIZED):
-        raise ValueError(
-            "the weights are quantized, but only float32, float16 and bfloat16 are read; take the "
-            "checkpoint that they were made from (of mlx-community, one with a name in -bf16)."
-        )
-    for name, allowed in UNSUPPORTED.items():
-        if config.get(name) not in (None, *allowed):
-            raise ValueError(f"{name} {config[name]!r} is not supported.")
-    if set(config.get("layer_types") or ()) - {"full_attention"}:
-        raise ValueError(f"layer_types {config['layer_types']!r} is not supported.")
+    if reason := unsupported(config):
+        raise ValueError(reason)
     context, kv_heads, head_dim = MODEL_TYPES[kind]
     fields = {name: number(config, name, int) for name in SIZES}
     heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
@@ -283,6 +293,21 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "qkv_bias": kind == "qwen2",
         "qk_norm": kind == "qwen3",
     }
+
+
+def unsupported(config: Mapping[str, Any]) -> str:
+    """Return a sentence on the first setting that is not built here; empty if there is none."""
+    if any(config.get(name) is not None for name in QUANTIZED):
+        return (
+            "the weights are quantized, but only float32, float16 and bfloat16 are read; take the "
+            "checkpoint that they were made from (of mlx-community, one with a name in -bf16)."
+        )
+    for name, allowed in UNSUPPORTED.items():
+        if config.get(name) not in (None, *allowed):
+            return f"{name} {config[name]!r} is not supported."
+    if set(config.get("layer_types") or ()) - {"full_attention"}:
+        return f"layer_types {config['layer_types']!r} is not supported."
+    return ""
 
 
 def check_window(config: Mapping[str, Any], max_len: int) -> None:

@@ -65,7 +65,7 @@ class GroupView(NamedTuple):
     """The cells of a group's KV, and the mask of each token; the same for all layers."""
 
     cells: Tensor  # [num_rows * kv_heads * window] index into [num_slots * kv_heads]
-    mask: Tensor  # [num_rows * kv_heads, m, window]: 0, or -inf for positions that lie ahead
+    mask: Tensor  # [num_rows * kv_heads, m, window]: 0, or -inf for hidden positions
 
 
 def pad_rows(x: Tensor, rows: int = ROWS) -> Tensor:
@@ -73,8 +73,18 @@ def pad_rows(x: Tensor, rows: int = ROWS) -> Tensor:
     return F.pad(x, [0, 0, 0, -x.size(-2) % rows])
 
 
-def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: int) -> GroupView:
-    """Read a group's part of the page table; ``rep`` query heads share a KV head."""
+def look(
+    group: Group,
+    kv: PagedKV,
+    positions: Tensor,
+    token_rows: Tensor,
+    rep: int,
+    sliding_window: int = 0,
+) -> GroupView:
+    """Read a group's part of the page table; ``rep`` query heads share a KV head.
+
+    A ``sliding_window`` of 0 is none: each token attends to all positions up to its own.
+    """
     tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
     at = positions[tokens].view(group.num_rows, group.extend_len, 1)
     row = token_rows[tokens].view(group.num_rows, group.extend_len)[:, :1]
@@ -82,8 +92,11 @@ def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: 
     slots = kv.page_table[row * kv.max_len + torch.minimum(seen, at[:, -1])]  # [num_rows, window]
     kv_heads = kv.keys.size(2)
     heads = torch.arange(kv_heads, device=at.device).view(-1, 1)
-    ahead = torch.zeros_like(seen, dtype=kv.keys.dtype).masked_fill(seen > at, float("-inf"))
-    mask = pad_rows(ahead.repeat_interleave(rep, 1)).repeat_interleave(kv_heads, 0)
+    is_hidden = seen > at
+    if sliding_window > 0:
+        is_hidden = is_hidden | (seen <= at - sliding_window)
+    hidden = torch.zeros_like(seen, dtype=kv.keys.dtype).masked_fill(is_hidden, float("-inf"))
+    mask = pad_rows(hidden.repeat_interleave(rep, 1)).repeat_interleave(kv_heads, 0)
     return GroupView((slots.unsqueeze(1) * kv_heads + heads).flatten(), mask)
 
 
@@ -111,36 +124,56 @@ def scores(q: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
     return parts.view(b, blocks, m, block).transpose(1, 2).reshape(b, m, -1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, block: int = BLOCK) -> Tensor:
-    """Return masked attention of q [b, m, d] over k and v [b, window, d].
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+    block: int = BLOCK,
+) -> Tensor:
+    """Return masked attention of q [b, m, d] over k [b, window, d] and v [b, window, any].
 
     Values are summed block by block: one call multiplies all blocks, and their sum is taken in
-    order.
+    order. A ``softcap`` above 0, which a Llama lacks, limits scores to within it.
     """
-    b, m, d = q.size()
+    b, m, _ = q.size()
     blocks = k.size(1) // block
-    weights = (scores(q * d**-0.5, k) + mask).softmax(-1)
+    found = scores(q * scale, k)
+    if softcap > 0:
+        found = softcap * torch.tanh(found / softcap)
+    weights = (found + mask).softmax(-1)
     weights = weights.view(b, m, blocks, block).transpose(1, 2).reshape(-1, m, block)
-    parts = multiply(weights, v.view(-1, block, d)).view(b, blocks, m, d).unbind(1)
+    parts = multiply(weights, v.view(b * blocks, block, -1)).view(b, blocks, m, -1).unbind(1)
     out = parts[0]
     for part in parts[1:]:
         out = out + part
     return out
 
 
-def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: GroupView, group: Group) -> Tensor:
-    """Return attention of a group's q [num_rows * extend_len, heads, d], in the same shape.
+def attend_group(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    view: GroupView,
+    group: Group,
+    scale: float,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Return attention of a group's q [num_rows * extend_len, heads, d], as wide as ``values``.
 
-    ``keys`` and ``values`` are one layer's: [num_slots, kv_heads, d].
+    ``keys`` and ``values`` are one layer's: [num_slots, kv_heads, d], and any width.
     """
-    kv_heads, d = keys.size(1), keys.size(2)
+    kv_heads, d, width = keys.size(1), keys.size(2), values.size(2)
     split = [group.num_rows, group.extend_len, kv_heads, -1, d]
     by_head = q.view(split).transpose(1, 2)  # [num_rows, kv_heads, extend_len, rep, d]
     k = keys.view(-1, d).index_select(0, view.cells).view(-1, group.window, d)
-    v = values.view(-1, d).index_select(0, view.cells).view(-1, group.window, d)
-    out = attend(pad_rows(by_head.reshape(k.size(0), -1, d)), k, v, view.mask)
-    out = out[:, : by_head.size(2) * by_head.size(3)].reshape(by_head.size())
-    return out.transpose(1, 2).reshape(q.size())
+    v = values.view(-1, width).index_select(0, view.cells).view(-1, group.window, width)
+    out = attend(pad_rows(by_head.reshape(k.size(0), -1, d)), k, v, view.mask, scale, softcap)
+    out = out[:, : by_head.size(2) * by_head.size(3)]
+    out = out.reshape(group.num_rows, kv_heads, group.extend_len, -1, width)
+    return out.transpose(1, 2).reshape(q.size(0), -1, width)
 
 
 class LlamaWeights(NamedTuple):
@@ -220,7 +253,7 @@ def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x:
     seen = torch.zeros([x.size(0), heads, d], dtype=x.dtype, device=x.device)
     for group, view in zip(step.groups, step.views):  # noqa: B905
         tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
-        seen[tokens] = attend_group(q[tokens], keys, values, view, group)
+        seen[tokens] = attend_group(q[tokens], keys, values, view, group, d**-0.5)
     return linear(seen.flatten(1), w["out"][layer])
 
 

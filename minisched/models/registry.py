@@ -11,7 +11,7 @@ from ..devices.registry import library, load
 from .base import Model
 from .fetch import find_model
 from .hash import HashModel
-from .llama import AUTO
+from .llama import AUTO, is_llama
 
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
@@ -19,11 +19,17 @@ LLAMA = {  # device -> (module, class, extra)
 }
 LIBRARY = {  # device -> (module, class, extra) for the models of a library
     "mlx": ("minisched.models.mlx_lm", "MlxLm", "mlx"),
+    "thread": ("minisched.models.transformers_lm", "TransformersLM", "torch"),
+    "cuda": ("minisched.models.transformers_lm", "TransformersLM", "torch"),
 }
+BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
 
 
 def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
     """Open ``hash``, ``smollm2``, a directory in Hugging Face's form, or a hub id.
+
+    With torch, this project's own code computes a plain Llama, and transformers any other model;
+    with ``transformers:`` before its name, a Llama too. On ``mlx`` mlx-lm computes all of them.
 
     ``dtype`` is the dtype of a real model's arithmetic: ``auto``, which is the checkpoint's own on
     every device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
@@ -39,16 +45,17 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
                 "have a dtype."
             )
         return hash_class(device)()
-    if device not in (*LLAMA, *LIBRARY):
+    if device not in LIBRARY:
         raise ValueError(
             f"model {name!r} can't run on device {device!r}, which only knows 'hash'; "
-            f"use --device {' or '.join([*LLAMA, *LIBRARY])}."
+            f"use --device {' or '.join(LIBRARY)}."
         )
     wanted_by = f"model {name!r} on device {device!r}"
-    if device in LIBRARY:
-        opener: Any = load(*LIBRARY[device], wanted_by)
-        return cast(Model, opener.from_directory(find_model(name), dtype))
-    return cast(Model, load(*LLAMA[device], wanted_by)(find_model(name), dtype))
+    directory = find_model(name.removeprefix(BY_LIBRARY))
+    if device in LLAMA and not name.startswith(BY_LIBRARY) and is_llama(directory):
+        return cast(Model, load(*LLAMA[device], wanted_by)(directory, dtype))
+    opener: Any = load(*LIBRARY[device], wanted_by)
+    return cast(Model, opener.from_directory(directory, dtype))
 
 
 def hash_class(device: str) -> type[HashModel]:

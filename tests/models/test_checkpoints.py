@@ -33,6 +33,7 @@ from minisched.models.llama import (
     INDEX,
     WeightsError,
     check_tensors,
+    is_llama,
     read_config,
     weight_files,
     write_tiny_llama,
@@ -93,7 +94,10 @@ def test_an_unusable_config_is_refused(model: Path) -> None:
     before = file.read_bytes()
     for changes, what in REFUSED:
         edit(file, **changes)
-        assert complaint(model).startswith(f"{file}: {what}")
+        with pytest.raises(WeightsError) as caught:
+            read_config(model)
+        assert str(caught.value).startswith(f"{file}: {what}") and "\n" not in str(caught.value)
+        assert not is_llama(model) or complaint(model) == str(caught.value)
         file.write_bytes(before)
 
 

@@ -54,7 +54,7 @@ class PlayedGraph:
 
 @pytest.fixture(scope="module")
 def folder(kinds: dict[str, Path]) -> Path:
-    return kinds["qwen3 scaled"]
+    return kinds["llama"]
 
 
 def requests() -> list[Request]:

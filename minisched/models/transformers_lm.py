@@ -1,0 +1,381 @@
+"""Any causal model of transformers, with KV in this project's pages.
+
+transformers computes the layers. Each layer calls a registered attention function
+(``AttentionInterface``) with its queries, keys and values. The function here, ``paged_attention``,
+writes keys and values into slots of the page table, and reads each row's window from there. The
+tokens of a batch lie flat in one row, as in transformers' own continuous batching.
+
+Three things make most models exact to the bit on a CPU: attention in blocks
+(``llama_torch.attend``), and linears and activations with the same sums for any number of rows
+(``make_exact``). A model is refused if its logits over pages are others than alone: for example if
+a layer keeps a recurrent state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from copy import copy, deepcopy
+from dataclasses import dataclass, field
+from io import StringIO
+from itertools import chain
+from pathlib import Path
+from threading import local
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
+from transformers.activations import ACT2CLS
+from transformers.pytorch_utils import Conv1D
+
+from ..core import ForwardMode
+from ..devices.base import Array, Buffer, Device, reason_of
+from ..devices.thread import TorchArrays
+from .base import ForwardBatch, make_forward_batch
+from .llama import AUTO, WeightsError, choose_dtype
+from .llama_torch import (
+    AT_ONCE,
+    DTYPES,
+    ROWS,
+    Group,
+    GroupView,
+    PagedKV,
+    attend_group,
+    bytes_each,
+    linear,
+    look,
+    make_groups,
+    pack,
+)
+from .promise import Refused
+from .sampling_arrays import logprobs, sample
+from .tokenizer import Tokenizer
+
+NAME = "minisched"  # of the attention function in transformers' registry
+WITH_KV = {"full_attention", "sliding_attention"}  # types of layers without another state
+BY_LONGEST = {"dynamic", "longrope"}  # types of rope that depend on the longest text of a batch
+CONTEXT = 2048  # positions of a model that names no number
+
+
+# -- Attention over pages --------------------------------------------------------------------------
+
+
+@dataclass
+class PagedStep:
+    """The values that all layers of a step share, and the KV of each layer."""
+
+    num_slots: int
+    kv: dict[int, tuple[Tensor, Tensor]]  # by layer: keys and values [num_slots, kv_heads, any]
+    groups: list[Group]
+    batch: ForwardBatch
+    page_table: Tensor
+    max_len: int
+    views: dict[tuple[int, ...], list[GroupView]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Look up the slots of the tokens' own KV; padding has none."""
+        cells = self.batch.token_rows * self.max_len + self.batch.positions
+        self.new = self.page_table[cells[: self.batch.num_tokens]]
+
+    def kv_of(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a layer's KV, with ``key`` and ``value`` [num_tokens, kv_heads, any] written."""
+        if layer not in self.kv:
+            keys, values = (x.new_zeros(self.num_slots, *x.shape[1:]) for x in (key, value))
+            self.kv[layer] = keys, values
+        keys, values = self.kv[layer]
+        keys.index_copy_(0, self.new, key[: len(self.new)])
+        values.index_copy_(0, self.new, value[: len(self.new)])
+        return keys, values
+
+    def views_for(self, keys: Tensor, rep: int, sliding_window: int) -> list[GroupView]:
+        """Return each group's cells and masks, for all layers with the same heads and window."""
+        kind = keys.size(1), rep, sliding_window
+        if kind not in self.views:
+            kv = PagedKV(keys[None], keys[None], self.page_table, self.max_len)
+            at, rows = self.batch.positions, self.batch.token_rows
+            self.views[kind] = [look(g, kv, at, rows, rep, sliding_window) for g in self.groups]
+        return self.views[kind]
+
+
+def paged_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Return attention [1, num_tokens, heads, any] of a layer; write the tokens' KV.
+
+    ``query`` is [1, heads, num_tokens, d]; ``key`` and ``value`` are [1, kv_heads, num_tokens, ..].
+
+    Raises:
+        Refused: the layer has attention sinks.
+    """
+    if more.get("s_aux") is not None:
+        raise Refused("its attention has sinks, which are not supported")
+    paged = running.step
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    keys, values = paged.kv_of(module.layer_idx, k, v)
+    scale = q.size(-1) ** -0.5 if scaling is None else scaling
+    views = paged.views_for(keys, q.size(1) // k.size(1), sliding_window or 0)
+    out = v.new_zeros(q.size(0), q.size(1), v.size(2))
+    for group, view in zip(paged.groups, views, strict=True):
+        tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
+        out[tokens] = attend_group(q[tokens], keys, values, view, group, scale, softcap or 0.0)
+    return out[None], None
+
+
+class Running(local):
+    """The step that this thread computes; not every model passes arguments on to its layers."""
+
+    step: PagedStep
+
+
+running = Running()
+AttentionInterface.register(NAME, paged_attention)
+AttentionMaskInterface.register(NAME, lambda *_, **__: None)
+
+
+# -- Layers with the same bits for any number of rows, on a CPU ------------------------------------
+
+
+class Packed(nn.Module):  # type: ignore[misc]
+    """A linear in the order in which oneDNN reads it (``llama_torch.pack``)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight, self.bias = pack(weight.detach().contiguous()), bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x [.., in] times the matrix [out, in], plus the bias."""
+        return linear(x.reshape(-1, x.size(-1)), self.weight, self.bias).view(*x.shape[:-1], -1)
+
+
+class ByRows(nn.Module):  # type: ignore[misc]
+    """An activation that computes a few rows at a time (``llama_torch.silu`` has the reason)."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activation of x [.., width]."""
+        if x.numel() <= AT_ONCE:
+            return self.function(x)
+        flat = x.reshape(-1, x.size(-1))
+        parts = flat.split(max(1, AT_ONCE // x.size(-1)))
+        return torch.cat([self.function(part) for part in parts]).view(x.shape)
+
+
+ACTIVATIONS = tuple({kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()})
+
+
+def make_exact(module: nn.Module) -> None:
+    """Replace linears and activations within a model."""
+    for name, child in module.named_children():
+        if type(child) is nn.Linear:
+            setattr(module, name, Packed(child.weight, child.bias))
+        elif type(child) is Conv1D:  # GPT-2's linear, stored the other way round
+            setattr(module, name, Packed(child.weight.T, child.bias))
+        elif isinstance(child, ACTIVATIONS):
+            setattr(module, name, ByRows(child))
+        else:
+            make_exact(child)
+
+
+# -- The configuration -----------------------------------------------------------------------------
+
+CANNOT = "can't run over a page table"
+PROBE, SPLIT = 12, 7  # tokens of a text that a new model computes, and of the text's first part
+ROUNDING = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 0.1}  # times the largest logit
+
+
+def refuse(config: Any, name: str) -> None:
+    """Refuse layers that need more than keys and values.
+
+    Raises:
+        Refused: there are some.
+    """
+    others = set(getattr(config, "layer_types", None) or ()) - WITH_KV
+    if others:
+        raise Refused(
+            f"{name} {CANNOT}: its layers of type {', '.join(sorted(others))} keep another state "
+            "than the keys and values of every position; take a model with attention alone."
+        )
+
+
+def context_of(config: Any) -> int:
+    """Return the longest text, as far as rotary frequencies depend on positions alone.
+
+    Rope of the types ``BY_LONGEST`` takes other frequencies beyond the length of the training, for
+    the whole batch.
+    """
+    longest: int = getattr(config, "max_position_embeddings", None) or CONTEXT
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in BY_LONGEST:
+        return longest
+    original = getattr(config, "original_max_position_embeddings", None)
+    return min(longest, rope.get("original_max_position_embeddings") or original or longest)
+
+
+def end_ids(model: Any) -> frozenset[int]:
+    """Return the end-of-text ids of config.json and of generation_config.json."""
+    ids: set[int] = set()
+    for config in (model.config.get_text_config(), model.generation_config):
+        found = getattr(config, "eos_token_id", None)
+        ids |= set(found if isinstance(found, list) else [] if found is None else [found])
+    return frozenset(ids)
+
+
+# -- The model -------------------------------------------------------------------------------------
+
+
+class TransformersLM:
+    """A causal model of transformers (``models/base.py:Model``), of any architecture with KV alone.
+
+    ``model`` stays as it is: its modules are copied, and their weights are shared until they are
+    packed.
+
+    Raises:
+        Refused: a layer keeps something other than keys and values, or attends in a way that
+            is not supported.
+    """
+
+    pad_to = ROWS
+    logprobs = staticmethod(logprobs)
+    sample = staticmethod(sample)
+
+    def __init__(self, model: Any, tokenizer: Any = None, name: str = "") -> None:
+        config = model.config.get_text_config()
+        self.name = name or type(model).__name__
+        self.tokenizer = tokenizer
+        self.vocab_size, self.num_layers = config.vocab_size, config.num_hidden_layers
+        self.context_len, self.eos_ids = context_of(config), end_ids(model)
+        refuse(config, self.name)
+        shared = {id(x): x for x in chain(model.parameters(), model.buffers())}
+        self.model = deepcopy(model, shared).eval()
+        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.kv: dict[int, tuple[Tensor, Tensor]] = {}
+        self.check()
+
+    @classmethod
+    def from_directory(cls, directory: str | Path, dtype: str = AUTO) -> TransformersLM:
+        """Load a directory in Hugging Face's form.
+
+        Raises:
+            ValueError: ``dtype`` is unknown, or the directory does not hold a model that runs.
+        """
+        directory = Path(directory).absolute()
+        dtype = choose_dtype(directory, dtype, DTYPES, "torch")
+        try:
+            with redirect_stderr(StringIO()):  # a progress bar of the library
+                model, info = AutoModelForCausalLM.from_pretrained(
+                    directory, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True
+                )
+        except Exception as error:  # the library raises many kinds
+            raise WeightsError(
+                f"{directory} could not be loaded by transformers: {reason_of(error)}"
+            ) from error
+        for name in sorted(info["missing_keys"] | info["mismatched_keys"]):
+            raise WeightsError(f"{directory} lacks the tensor {name} in the shape of config.json.")
+        return cls(model, Tokenizer.from_directory(directory), directory.name)
+
+    def check(self) -> None:
+        """Compute a short text in two parts over pages, and compare with transformers' own pass.
+
+        Raises:
+            Refused: the logits differ by more than rounding.
+        """
+        ids, xp = [*range(5, 5 + PROBE)], TorchArrays(self.model.device)
+        self.num_slots, self.max_len = PROBE + 1, PROBE
+        table = xp.asarray([0] * PROBE + [*range(1, PROBE + 1)])  # the text has row 1
+        try:
+            with torch.inference_mode():
+                truth = self.model(xp.asarray(ids)[None], use_cache=False).logits[0, -1].float()
+                self.model.set_attn_implementation(NAME)
+                for start, end in ((0, SPLIT), (SPLIT, PROBE)):
+                    flat = ForwardBatch(
+                        0, ForwardMode.EXTEND, ("check",), [1], [start], [end - start], [1], [1],
+                        sampling=[], ids=ids[start:end], future_slots=[], table_index=[],
+                        table_slots=[],
+                    )  # fmt: skip
+                    batch = make_forward_batch(flat, xp, ROWS)
+                    found = self.forward(batch, batch.ids, table)[-1].float()
+        except Exception as error:  # of code that is not ours
+            raise Refused(f"{self.name} {CANNOT}: {reason_of(error)}.") from error
+        apart = float((found - truth).abs().max())
+        if missing := self.num_layers - len(self.kv):
+            raise Refused(
+                f"{self.name} {CANNOT}: {missing} of its {self.num_layers} layers pass no keys and "
+                "values to transformers' attention: they compute it on their own, or have a state."
+            )
+        if not apart <= ROUNDING[self.dtype] * float(truth.abs().max()):
+            raise Refused(
+                f"{self.name} {CANNOT}: the logits of a text in two parts are {apart:.2g} from "
+                "those of the whole, so its layers use more than keys and values."
+            )
+
+    def first_layers(self, count: int) -> TransformersLM:
+        """Return a draft model: the first 1 to ``num_layers`` layers, with the same weights.
+
+        Raises:
+            ValueError: the model has no list of ``layers``.
+        """
+        name = self.model.base_model_prefix
+        inner = copy(getattr(self.model, name))
+        if not hasattr(inner, "layers"):
+            raise ValueError(f"{self.name} has no list of layers, so it can't be cut in two.")
+        draft, whole, config = copy(self), copy(self.model), deepcopy(self.model.config)
+        config.num_hidden_layers = count
+        inner._modules = {**inner._modules, "layers": inner.layers[:count]}
+        whole._modules = {**whole._modules, name: inner}
+        whole.config = inner.config = config
+        draft.model, draft.num_layers = whole, count
+        draft.kv = {layer: self.kv[layer] for layer in range(count)}
+        draft.name = f"first {count} layers of {self.name}"
+        return draft
+
+    def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
+        """Put weights and KV into the device's memory."""
+        where = device.memory("probe", 1).device
+        self.model = self.model.to(where)
+        if where.type == "cpu":
+            make_exact(self.model)
+        self.num_slots, self.max_len = num_slots, max_len
+        self.kv = {
+            layer: (
+                torch.zeros(num_slots, *keys.shape[1:], dtype=keys.dtype, device=where),
+                torch.zeros(num_slots, *values.shape[1:], dtype=values.dtype, device=where),
+            )
+            for layer, (keys, values) in self.kv.items()
+        }
+
+    def read_kv(self, slots: list[int]) -> list[Tensor]:
+        """Return the KV of these slots, [2 * layers][num_slots, kv_heads, any]."""
+        return [part[slots] for both in self.kv.values() for part in both]
+
+    def write_kv(self, slots: list[int], values: Sequence[Tensor]) -> None:
+        """Write KV that was computed elsewhere into these slots."""
+        for part, new in zip(chain(*self.kv.values()), values, strict=True):
+            part[slots] = new
+
+    def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
+        """Return logits [num_logits, vocab] in the model's dtype."""
+        each = bytes_each(next(iter(self.kv.values()))[0][None]) if self.kv else None
+        groups = make_groups(batch.prefix_lens, batch.extend_lens, each)
+        running.step = PagedStep(self.num_slots, self.kv, groups, batch, page_table, self.max_len)
+        count = len(batch.logits_at)
+        with torch.inference_mode():
+            out = self.model(
+                input_ids=ids[None],
+                position_ids=batch.positions[None],
+                use_cache=False,
+                logits_to_keep=F.pad(batch.logits_at, (0, -count % ROWS)),
+            )
+        return out.logits[0, :count]
