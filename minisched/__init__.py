@@ -41,7 +41,7 @@ def requests(
     prompts: int | Sequence[str] = 8,
     params: SamplingParams | None = None,
     *,
-    model: Model | str = "hash",
+    model: Model | str | tuple[object, object] = "hash",
 ) -> list[Request]:
     """Return requests ``r0``, ``r1``, .. for that many built-in prompts, or for your own texts.
 
@@ -76,7 +76,7 @@ def compare(
     loops: Sequence[str | OwnLoop] | None = None,
     *,
     device: str = "sim",
-    model: Model | str = "hash",
+    model: Model | str | tuple[object, object] = "hash",
     dtype: str = "auto",
     config: SchedulerConfig | Mapping[str, object] | None = None,
     cost: CostModel | None = None,
@@ -86,7 +86,8 @@ def compare(
 
     ``requests`` are those of ``requests()`` and ``loops`` the one that overlaps on the device, if
     they are left out; the requests themselves are not changed. A loop of your own is a generator
-    function, a ``Design``, or the text ``"FILE.py:NAME"``. ``dtype`` is what a real model
+    function, a ``Design``, or the text ``"FILE.py:NAME"``. ``model`` is a name, a directory, a hub
+    id, or on ``mlx`` the pair that ``mlx_lm.load`` returned. ``dtype`` is what a real model
     computes in, as for ``--dtype``. ``config`` are settings of the scheduler by name, over those of
     the command line (16 requests at a time, with room for all, in chunks of 128), or a whole
     ``SchedulerConfig``. ``cost`` gives the time of a step: the usual costs on ``sim``, and
@@ -122,7 +123,7 @@ def run(
     loop: str | OwnLoop | None = None,
     *,
     device: str = "sim",
-    model: Model | str = "hash",
+    model: Model | str | tuple[object, object] = "hash",
     dtype: str = "auto",
     config: SchedulerConfig | Mapping[str, object] | None = None,
     cost: CostModel | None = None,

@@ -11,7 +11,13 @@ from textwrap import fill, wrap
 from .checks.answers import count_drafts
 from .checks.causes import ARRIVAL, HOST, lost_ns, num_waits
 from .checks.history import many
-from .checks.identity import Difference, first_difference, with_margin
+from .checks.identity import (
+    Choice,
+    Difference,
+    closest_choice,
+    first_difference,
+    with_margin,
+)
 from .checks.oracle import largest_difference
 from .checks.overlap import (
     OverlapReport,
@@ -27,6 +33,7 @@ from .export.notebook import display
 from .loops.design import find_loop, wanted_features
 from .loops.run import Run, RunStopped, fresh, run_to_end, warm_up
 from .models.base import Model
+from .models.promise import TIMES, is_allowed
 from .scheduler import SchedulerConfig
 
 COLUMNS = (
@@ -47,11 +54,22 @@ class Comparison:
     runs: tuple[Run, ...]
     reports: tuple[OverlapReport, ...]
     differences: tuple[Difference, ...]  # one at most for each run
+    closest: Choice | None = None  # of the serial run, if the model's class is margin
 
     @property
     def identical(self) -> bool:
         """Return whether every run gave the serial run's tokens."""
         return not self.differences
+
+    @property
+    def apart(self) -> float | None:
+        """Return how far the model's logits move with the batch; None: not measured."""
+        return self.runs[0].trace.apart
+
+    @property
+    def violations(self) -> tuple[Difference, ...]:
+        """Return the differences that the measured movement of the logits does not explain."""
+        return tuple(it for it in self.differences if not is_allowed(it.margin, self.apart))
 
     @property
     def unequally_served(self) -> list[str]:
@@ -207,7 +225,10 @@ def compare_loops(
     differences = tuple(
         with_margin(item, device, model, config, requests, runs[0]) for item in found if item
     )
-    return Comparison(tuple(runs), reports, differences)
+    closest = None
+    if runs[0].trace.apart:
+        closest = closest_choice(device, model, config, requests, runs[0])
+    return Comparison(tuple(runs), reports, differences, closest)
 
 
 # -- The comparison in words -----------------------------------------------------------------------
@@ -234,6 +255,14 @@ def sentences(comparison: Comparison) -> list[str]:
     """Return the lost times, the verdict, and the reason."""
     first = comparison.runs[0].trace
     said = [f"{first.what_ran}."] if first.dtype else []
+    if first.promise_words:
+        said.append(first.promise_words)
+    if (closest := comparison.closest) is not None:
+        said.append(
+            f"The closest choice of serial is output {closest.position} of {closest.rid}: its two "
+            f"largest logits are {closest.margin:.2g} apart. Another token is a violation above "
+            f"{TIMES * (comparison.apart or 0):.2g}."
+        )
     said += [
         lost_time(loop, comparison.lost_ns[loop], waits)
         for loop, waits in comparison.num_waits.items()
@@ -271,6 +300,9 @@ def verdict(comparison: Comparison) -> str:
     """Write in one sentence that the runs are identical, or where they differ."""
     if not comparison.reports[0].tokens:
         return "No request gave a token, so there is nothing to compare."
+    if not comparison.identical and not comparison.violations:
+        found = ". ".join(map(str, comparison.differences))
+        return f"Identical up to the measured movement of the logits. {found}."
     if not comparison.identical:
         return "Not identical. " + ". ".join(map(str, comparison.differences)) + "."
     others = [run.loop for run in comparison.runs[1:]]

@@ -17,7 +17,7 @@ from .devices.registry import load, open_device
 from .loops.design import LOOPS
 from .models.base import Model
 from .models.registry import open_model
-from .models.tokenizer import ByteTokenizer, TextCodec, text_codec_of
+from .models.tokenizer import ByteTokenizer, TextCodec, Tokenizer, text_codec_of
 from .policy.rules import SPARED
 from .scheduler import SchedulerConfig
 
@@ -63,7 +63,7 @@ def make_requests(
     ]
 
 
-def text_codec(model: Model | str) -> TextCodec:
+def text_codec(model: Model | str | tuple[object, object]) -> TextCodec:
     """Return the codec of a model's tokens; the hash model reads UTF-8 bytes.
 
     Of a named model only the tokenizer is read, and none of the weights.
@@ -73,6 +73,9 @@ def text_codec(model: Model | str) -> TextCodec:
     """
     if model == "hash":
         return ByteTokenizer()
+    if isinstance(model, tuple):
+        loaded: TextCodec = Tokenizer.from_loaded(model[1])
+        return loaded
     if isinstance(model, str):
         what = f"the tokenizer of {model!r}"
         directory = load("minisched.models.fetch", "find_model", "torch", what)(model)
@@ -157,7 +160,7 @@ def config_from(
 def prepare(
     requests: Iterable[Request] | None,
     device: str,
-    model: Model | str,
+    model: Model | str | tuple[object, object],
     dtype: str,
     config: SchedulerConfig | Mapping[str, object] | None,
     cost: CostModel | None,
@@ -169,7 +172,7 @@ def prepare(
     """
     asked = None if requests is None else check_requests(requests)
     open_device(device).close()  # refuses an unknown device before a model is opened
-    opened = open_model(model, device, dtype) if isinstance(model, str) else model
+    opened = open_model(model, device, dtype) if isinstance(model, str | tuple) else model
     if asked is None:
         params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
         asked = make_requests(BUILT_IN, text_codec(opened), params)

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from ..core import Request, SamplingParams
 from ..devices.base import Array
 from ..devices.registry import open_device
+from ..features.logprobs import logprobs_of
 from ..loops.run import Run, run_loop
 from ..models.base import ForwardBatch, Model
 from ..scheduler import SchedulerConfig
@@ -103,6 +104,47 @@ def with_margin(
     finally:
         model.sample = sample  # type: ignore[method-assign]
     return replace(found, margin=margins[-1]) if margins else found
+
+
+class Choice(NamedTuple):
+    """A greedy choice of a run, and the distance of the two largest logits there."""
+
+    margin: float
+    rid: str
+    position: int  # index into the request's output
+
+
+def closest_choice(
+    device: str,
+    model: Model,
+    config: SchedulerConfig,
+    requests: Sequence[Request],
+    serial: Run,
+) -> Choice | None:
+    """Return the closest greedy choice of the serial run; None if it has no such choice.
+
+    Each request's output is computed again as a prompt, with log-probabilities. So the logits are
+    those before penalties and masks.
+    """
+    again = list[Request]()
+    for req in requests:
+        told = serial.outputs.get(req.rid, [])
+        if told and req.params.is_greedy and req.prompt:
+            wish = SamplingParams(
+                max_new_tokens=1, return_logprob=True, top_logprobs_num=2,
+                logprob_start_len=len(req.prompt) - 1,
+            )  # fmt: skip
+            again.append(Request(req.rid, [*req.prompt, *told[:-1]], wish))
+    if not again:
+        return None
+    run_loop("serial", open_device(device), model, again, config)
+    found = list[Choice]()
+    for req in again:
+        places = [item for item in chain(*logprobs_of(req)) if len(item.top_logprobs) == 2]
+        for position, item in enumerate(places):
+            (first, _), (second, _) = item.top_logprobs
+            found.append(Choice(first - second, req.rid, position))
+    return min(found, default=None)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ..export.svg_style import SLIDE
 from ..export.views import NothingToShow
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
+from ..models.promise import kind_of
 from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import BAD_INPUT, complain
@@ -124,7 +125,7 @@ def compare(
             say_table(("", "PD separation", "mixed chunks"), rows(*pair))
         say(f"Pictures and traces are in {out}; open {out / 'compare.html'} first.")
     print_errors(found.errors)
-    if not found.identical:
+    if found.violations:
         return DIFFERENT
     return BAD_INPUT if found.errors else 0
 
@@ -198,12 +199,26 @@ JSON_FIELDS = (
 )  # fmt: skip
 
 
+def promise_json(found: Comparison) -> dict[str, Any]:
+    """Return the measured class of a real model, and the closest choice; {} without any."""
+    if found.apart is None:
+        return {}
+    closest = found.closest._asdict() if found.closest else None
+    return {
+        "promise": kind_of(found.apart),
+        "apart": found.apart,
+        "closest_choice": closest,
+        "violations": len(found.violations),
+    }
+
+
 def comparison_json(found: Comparison, files: list[str]) -> dict[str, Any]:
     """Return the JSON object; times are integer nanoseconds."""
     trace, lost = found.runs[0].trace, found.lost_ns
     result: dict[str, Any] = {
         "identical": found.identical,
         **{name: getattr(trace, name) for name in ("device", "model", "dtype", "clock")},
+        **promise_json(found),
         "runs": [
             {name: getattr(report, name) for name in JSON_FIELDS}
             | {"lost_ns": lost[report.loop]}

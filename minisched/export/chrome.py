@@ -86,6 +86,7 @@ def to_chrome(trace: Trace) -> str:
                        "args": mark.attrs})  # fmt: skip
     about = {"loop": trace.loop, "device": trace.device, "model": trace.model, "clock": trace.clock}
     about |= {"dtype": trace.dtype} if trace.dtype else {}
+    about |= {} if trace.apart is None else {"apart": str(trace.apart)}
     lines = ",".join("\n" + json.dumps(event) for event in events)
     return (
         f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [{lines}\n]}}'

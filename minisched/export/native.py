@@ -37,7 +37,7 @@ FORMAT, VERSION = "minisched trace", 1
 CLOCKS = ("virtual", "wall")
 EDGES = ("launch", "copy", "result", "token", "upload", "recv", "transfer")
 HEADER = ("loop", "device", "model", "clock")
-OPTIONAL = "dtype"  # of a real model; written after the other fields
+OPTIONAL: dict[str, Any] = {"dtype": str, "apart": (int, float)}  # of a real model, after those
 EVENTS: dict[str, Any] = {  # by the name of their list, in the order of the file
     "slices": (Slice, ("start", "end", "id")),
     "edges": (Edge, ("src", "dst", "kind")),
@@ -71,7 +71,7 @@ class NotATrace(ValueError):
 def to_json(trace: Trace) -> str:
     """Return a trace as text, ending in a newline."""
     parts = [f'"format": {json.dumps(FORMAT)}, "version": {VERSION}']
-    names = [*HEADER, *[OPTIONAL] * bool(trace.dtype)]
+    names = [*HEADER, *["dtype"] * bool(trace.dtype), *["apart"] * (trace.apart is not None)]
     parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in names))
     for name in EVENTS if trace.program else [name for name in EVENTS if name != "program"]:
         events = ",".join("\n" + line_of(event) for event in getattr(trace, name))
@@ -135,7 +135,11 @@ def from_json(text: str, source: str = "this text") -> Trace:
 
 def _trace(data: dict[str, Any]) -> Trace:
     header = {name: _typed(data, name, str, "the trace") for name in HEADER}
-    header[OPTIONAL] = _typed(data, OPTIONAL, str, "the trace") if OPTIONAL in data else ""
+    header |= {
+        name: _typed(data, name, kind, "the trace")
+        for name, kind in OPTIONAL.items()
+        if name in data
+    }
     events = dict[str, Any]()
     for name, (_, order) in EVENTS.items():
         found = _events(data, name)

@@ -123,8 +123,14 @@ def run_loop(
     finally:
         device.close()
         release(model, device)
-    trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
+    trace = trace_of(loop, device, model)
     return Run(loop, requests, trace, frontend.interrupted, metrics)
+
+
+def trace_of(loop: str, device: Device, model: Model) -> Trace:
+    """Return the recorded trace; ``apart`` is only of a model that was measured when opened."""
+    apart = getattr(model, "apart", None)
+    return device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype, apart)
 
 
 def one_engine(setup: RunSetup, **options: Any) -> Metrics:
@@ -363,7 +369,7 @@ def traced_stop(loop: str, device: Device, model: Model) -> Iterator[None]:
         yield
     except Exception as error:  # a broken scheduler may stop in any way
         device.recorder.mark("stopped", error=f"{type(error).__name__}: {error}")
-        trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
+        trace = trace_of(loop, device, model)
         is_the_loop = isinstance(error, LoopStuck) or own_line(error, find_loop(loop))[0]
         if not (trace.slices or is_the_loop):
             raise  # bad input: no op has run

@@ -12,6 +12,8 @@ from .base import Model
 from .fetch import find_model
 from .hash import HashModel
 from .llama import AUTO, is_llama
+from .promise import promise_of
+from .tokenizer import Tokenizer
 
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
@@ -25,11 +27,13 @@ LIBRARY = {  # device -> (module, class, extra) for the models of a library
 BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
 
 
-def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
+def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO) -> Model:
     """Open ``hash``, ``smollm2``, a directory in Hugging Face's form, or a hub id.
 
     With torch, this project's own code computes a plain Llama, and transformers any other model;
     with ``transformers:`` before its name, a Llama too. On ``mlx`` mlx-lm computes all of them.
+    Instead of a name, a pair is a model that the library has loaded, with its tokenizer. How far a
+    real model's logits move with the batch is measured, too (``promise.py``).
 
     ``dtype`` is the dtype of a real model's arithmetic: ``auto``, which is the checkpoint's own on
     every device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
@@ -38,6 +42,8 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
         ValueError: the model is unknown, not fetched or incomplete; the device can't run it, or not
             in this dtype; or an extra is missing.
     """
+    if isinstance(name, tuple):
+        return open_loaded(name, device)
     if name == "hash":
         if dtype != AUTO:
             raise ValueError(
@@ -52,10 +58,33 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
         )
     wanted_by = f"model {name!r} on device {device!r}"
     directory = find_model(name.removeprefix(BY_LIBRARY))
+    opened: Any
     if device in LLAMA and not name.startswith(BY_LIBRARY) and is_llama(directory):
-        return cast(Model, load(*LLAMA[device], wanted_by)(directory, dtype))
-    opener: Any = load(*LIBRARY[device], wanted_by)
-    return cast(Model, opener.from_directory(directory, dtype))
+        opened = load(*LLAMA[device], wanted_by)(directory, dtype)
+    else:
+        opener: Any = load(*LIBRARY[device], wanted_by)
+        opened = opener.from_directory(directory, dtype)
+    opened.apart = promise_of(opened, device, directory).apart
+    return cast(Model, opened)
+
+
+def open_loaded(pair: tuple[object, object], device: str) -> Model:
+    """Take a model that mlx-lm or transformers has loaded, with its tokenizer.
+
+    Raises:
+        ValueError: the device has no such library, or can't run the model.
+    """
+    model, tokenizer = pair
+    what = type(model).__name__
+    if device not in LIBRARY:
+        raise ValueError(
+            f"a loaded {what} can't run on device {device!r}; use device {' or '.join(LIBRARY)}."
+        )
+    module, cls, extra = LIBRARY[device]
+    opened: Any = load(module, cls, extra, f"a loaded {what}")(model, tokenizer)
+    opened.tokenizer = Tokenizer.from_loaded(tokenizer)
+    opened.apart = promise_of(opened, device).apart
+    return cast(Model, opened)
 
 
 def hash_class(device: str) -> type[HashModel]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .llama import WeightsError
 
@@ -52,6 +52,23 @@ class Tokenizer:
             return cls(codec)
         except Exception as error:  # the library raises no narrower kind
             raise WeightsError(f"{file} is not a tokenizer ({error}).") from error
+
+    @classmethod
+    def from_loaded(cls, tokenizer: Any) -> Any:
+        """Return the codec of a tokenizer that transformers or mlx-lm has loaded.
+
+        One without the ``tokenizers`` library inside stays as it is: it encodes and decodes too.
+        """
+        import tokenizers
+
+        inner = getattr(tokenizer, "_tokenizer", tokenizer)  # mlx-lm wraps transformers'
+        codec = getattr(inner, "backend_tokenizer", None)
+        if not isinstance(codec, tokenizers.Tokenizer):
+            return tokenizer
+        own = tokenizers.Tokenizer.from_str(codec.to_str())
+        own.no_truncation()
+        own.no_padding()
+        return cls(own)
 
     def to_json(self) -> str:
         """Return the text of its tokenizer.json, for a library that reads the vocabulary."""

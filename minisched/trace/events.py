@@ -166,6 +166,7 @@ class Trace:
     marks: tuple[Mark, ...]
     program: tuple[Act, ...] = ()
     dtype: str = ""  # of a real model's numbers: "float32", "bfloat16"
+    apart: float | None = None  # by how much its logits move with the batch; None: not measured
 
     def __repr__(self) -> str:
         what = f"{self.loop} on {self.device} with {self.model}"
@@ -175,6 +176,15 @@ class Trace:
     def what_ran(self) -> str:
         """Return ``hash model on sim`` or ``smollm2 model on mlx in bfloat16``."""
         return f"{self.model} model on {self.device}" + f" in {self.dtype}" * bool(self.dtype)
+
+    @property
+    def promise_words(self) -> str:
+        """Return how far the model's logits move with the batch, as a sentence; ``''``: unknown."""
+        if self.apart is None:
+            return ""
+        far = f"move by up to {self.apart:.2g}" if self.apart else "do not move"
+        kind = "margin" if self.apart else "exact"
+        return f"Its logits {far} with the other requests of a step, as measured: {kind}."
 
     @property
     def clock_words(self) -> str:

@@ -89,7 +89,15 @@ class Recorder:
             attrs = {"side": self.side, **attrs} if self.side else attrs
             self.events.marks.append(Mark(name, self.now(), attrs, self.program.op))
 
-    def trace(self, loop: str, device: str, model: str, clock: str, dtype: str = "") -> Trace:
+    def trace(
+        self,
+        loop: str,
+        device: str,
+        model: str,
+        clock: str,
+        dtype: str = "",
+        apart: float | None = None,
+    ) -> Trace:
         """Return the events so far, in order; edges to slices that never ran are left out.
 
         On a wall clock, time 0 is moved to the start of the first slice. Earlier counters and marks
@@ -117,6 +125,7 @@ class Recorder:
             ),
             program=tuple(self.events.acts),
             dtype=dtype,
+            apart=apart,
         )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import minisched as ms
+from minisched.checks.identity import Difference
+from minisched.cli.compare import promise_json
+from minisched.comparison import verdict
+from minisched.export.native import from_json as read_trace
+from minisched.export.native import to_json
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.promise import (
     KEPT,
@@ -20,6 +27,11 @@ from minisched.models.promise import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def some() -> list[ms.Request]:
+    params = ms.SamplingParams(max_new_tokens=6, ignore_eos=True)
+    return [ms.Request(f"r{i}", range(5 + i, 5 + i + n), params) for i, n in enumerate((3, 20))]
 
 
 @pytest.fixture
@@ -85,3 +97,85 @@ def test_a_short_context_has_a_promise(tmp_path: Path) -> None:
     model = LlamaTorch(write_tiny_llama(tmp_path, context=8))
     assert promise_of(model, "thread") == Promise(0.0, promise_of(model, "thread").rows, 0)
     assert torch.get_num_threads() == 1
+
+
+# -- what a run, a trace and a comparison contain of it --------------------------------------------
+
+
+def opened(folder: Path, apart: float | None) -> Any:
+    model: Any = Moved(folder)
+    model.apart = apart
+    return model
+
+
+def test_a_comparison_reports_the_class_and_a_trace_keeps_it(tiny_llama: Path) -> None:
+    for apart, kind in ((0.0, "exact"), (1e-5, "margin"), (None, "")):
+        found = ms.compare(some(), device="thread", model=opened(tiny_llama, apart))
+        trace = found.runs[1].trace
+        assert trace.apart == found.apart == apart
+        assert read_trace(to_json(trace)) == trace
+        assert found.identical and not found.violations
+        assert (f"as measured: {kind}." in repr(found)) == bool(kind)
+        assert (found.closest is None) == (kind != "margin")
+        assert promise_json(found).get("promise", "") == kind
+
+
+def test_the_closest_choice_is_that_of_the_logits(tiny_llama: Path) -> None:
+    model = opened(tiny_llama, 1e-5)
+    found = ms.compare(some(), device="thread", model=model)
+    margins: list[tuple[float, str]] = []
+    for req in some():
+        sample = model.sample
+
+        def spy(logits: Any, batch: Any, rid: str = req.rid, sample: Any = sample) -> Any:
+            first, second = logits[0].topk(2).values.tolist()
+            margins.append((first - second, rid))
+            return sample(logits, batch)
+
+        model.sample = spy
+        ms.run([req], "serial", device="thread", model=model)
+        model.sample = sample
+    assert found.closest is not None
+    assert found.closest.margin == pytest.approx(min(margins)[0], abs=1e-5)
+    assert found.closest.rid == min(margins)[1]
+
+
+def test_another_token_is_a_violation_only_above_the_margin(tiny_llama: Path) -> None:
+    difference = Difference("overlap", "r1", 3, 5, 6, margin=1e-4)
+    found = ms.compare(some(), device="thread", model=opened(tiny_llama, 1e-4))
+    for apart, violations in ((1e-4, 0), (1e-5, 1), (0.0, 1), (None, 1)):
+        runs = tuple(replace(run, trace=replace(run.trace, apart=apart)) for run in found.runs)
+        other = replace(found, runs=runs, differences=(difference,))
+        assert len(other.violations) == violations and not other.identical
+        assert ("up to the measured movement" in verdict(other)) == (not violations)
+
+
+def test_a_loaded_model_of_mlx_lm_is_compared() -> None:
+    from mlx_lm.models.llama import Model, ModelArgs
+
+    args = ModelArgs(
+        model_type="llama", hidden_size=64, num_hidden_layers=2, intermediate_size=128,
+        num_attention_heads=4, rms_norm_eps=1e-5, vocab_size=300, max_position_embeddings=256,
+    )  # fmt: skip
+    loaded = Model(args)
+    found = ms.compare(some(), device="mlx", model=(loaded, None))
+    assert found.identical and found.apart == 0.0 and found.runs[0].trace.model == "llama"
+    assert type(loaded["model"]).__name__ == "LlamaModel"  # the user's object stays as it is
+    with pytest.raises(ValueError, match=r"^a loaded Model can't run on device 'sim'; use"):
+        ms.run(some(), device="sim", model=(loaded, None))
+
+
+def test_layers_with_another_state_are_refused() -> None:
+    from mlx_lm.models.mamba2 import Model, ModelArgs
+
+    args = ModelArgs(
+        model_type="mamba2", num_heads=4, head_dim=16, vocab_size=300, hidden_size=32,
+        intermediate_size=64,
+        state_size=16, num_hidden_layers=2, layer_norm_epsilon=1e-5, conv_kernel=4, n_groups=1,
+        use_bias=False, use_conv_bias=True, tie_word_embeddings=True, time_step_limit=(0.0, 1.0),
+        time_step_rank="auto",
+    )  # fmt: skip
+    with pytest.raises(
+        Refused, match=r"^mamba2 can't run here: a layer keeps a \w+, and only keys"
+    ):
+        ms.run(some(), device="mlx", model=(Model(args), None))
