@@ -109,6 +109,7 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
         if rng.random() <= ODD_SHARE:  # one more request, with an end that must not affect others
             workload.requests.append(draw_odd(rng, workload.requests))
             workload.arrivals.append(rng.randrange(15))
+        workload.failures += () if stays_crowded else draw_mask_failure(rng, workload)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -349,6 +350,20 @@ def draw_failures(rng: Random, workload: Workload, theme: str) -> tuple[Failure,
     return tuple(found)
 
 
+def draw_mask_failure(rng: Random, workload: Workload) -> tuple[Failure, ...]:
+    """Return a mask without memory, for a fifth of the workloads with a request that needs one."""
+    masked = [
+        req
+        for req in workload.requests
+        if not wrong_form(req) and (req.params.regex or req.params.has_penalties)
+    ]
+    if not masked or rng.random() > 0.2:
+        return ()
+    req = rng.choice(masked)
+    position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
+    return (Failure(req.rid, position, MASK),)
+
+
 # -- Settings --------------------------------------------------------------------------------------
 
 PAGE_SIZES = (1, 1, 2, 4)
@@ -417,7 +432,11 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
 def draw_themed(rng: Random, theme: str, page_size: int, has_drafts: bool) -> dict[str, Any]:
     """Return the settings that a theme changes."""
     if theme == "urgent":
-        return {"max_running_requests": rng.randint(1, 3), "schedule_policy": "priority"}
+        return {
+            "max_running_requests": rng.randint(1, 3),
+            "schedule_policy": "priority",
+            "priority_scheduling_preemption_threshold": rng.choice((0, 1, 1, 2)),
+        }
     if theme == "conversation":
         return {"disable_radix_cache": False}
     several = {"max_running_requests": rng.randint(3, 5)}

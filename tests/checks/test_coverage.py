@@ -12,6 +12,8 @@ from minisched.checks.many import CaseTally, try_seed
 
 LOOPS = ("serial", "overlap", "pd")
 RARE = {
+    "prompts and decodes are not mixed for lack of memory": 1,
+    "a request with log-probabilities is retracted": 3,
     "duplicate pages wait for a transfer": 1,
     "a row that read a failed page has NaN": 1,
     "a request with a grammar is retracted after a token": 3,
