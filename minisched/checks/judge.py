@@ -107,7 +107,7 @@ class Witnesses:
 
     def __init__(self, case: Case, workload: Workload) -> None:
         self.case, self.workload = case, workload
-        self.device = open_device(case.device)
+        self.device, self.model = open_device(case.device), hash_model(case.device, workload)
         self.device.built_by_host |= case.built_by_host
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
@@ -123,26 +123,10 @@ class Witnesses:
     def run(self, patch: Hook, each_turn: Hook = lambda engine: None) -> None:
         """Drive the case; ``patch`` may change an engine before it starts (``pd`` has two)."""
         device, case, workload = self.device, self.case, self.workload
-        model = hash_model(case.device, workload)
 
         def watch(engine: Engine) -> None:
-            """Attach to an engine before it starts."""
-            config, positions = engine.scheduler.config, Positions()
-            self.positions.append(positions)
-            self.shares_planned |= enters_planned(config.in_force)
-
-            def committed(batch: ScheduleBatch) -> None:
-                """Check a step's size against its budget, and the positions of its rows."""
-                self.over_budget += over_budget(config, batch)
-                positions.look(batch)
-
-            engine.scheduler.on_commit = committed
-            self.touched.watch(engine)
-            self.clients.watch(engine)
-            self.figures.append(Figures(engine))
-            Watched(engine, self.progress, self.unknown)
-            for fault in self.failing:
-                fault.put_in(engine)
+            """Attach to an engine, and change it."""
+            self.watch(engine)
             patch(engine)
 
         def look(engine: Engine) -> None:
@@ -151,13 +135,37 @@ class Witnesses:
             self.clients.look(engine)
 
         try:
-            self.engines = run(case, workload, device, model, watch, look)
+            self.engines = run(case, workload, device, self.model, watch, look)
         except Exception as error:  # a faulty scheduler may raise any error
             self.error = error
+        self.collect()
+
+    def watch(self, engine: Engine) -> None:
+        """Attach the observers and the injected faults to an engine before it starts."""
+        config, positions = engine.scheduler.config, Positions()
+        self.positions.append(positions)
+        self.shares_planned |= enters_planned(config.in_force)
+
+        def committed(batch: ScheduleBatch) -> None:
+            """Check a step's size against its budget, and the positions of its rows."""
+            self.over_budget += over_budget(config, batch)
+            positions.look(batch)
+
+        engine.scheduler.on_commit = committed
+        self.touched.watch(engine)
+        self.clients.watch(engine)
+        self.figures.append(Figures(engine))
+        Watched(engine, self.progress, self.unknown)
+        for fault in self.failing:
+            fault.put_in(engine)
+
+    def collect(self) -> None:
+        """Keep the trace after the run, and the requests that its injected faults hit."""
+        device, case = self.device, self.case
         for fault in self.failing:
             for rid in fault.touched:
-                workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
-        self.trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
+                self.workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
+        self.trace = device.recorder.trace(case.loop, device.name, self.model.name, device.clock)
 
     def laws(self) -> Laws:
         """Yield each law with its violations, those of the clients first.
