@@ -26,7 +26,11 @@ class Positions:
         self.next: dict[Lease, tuple[int, int]] = {}  # least and largest start of the next row
 
     def look(self, batch: ScheduleBatch) -> None:
-        """Check that each row starts where the step before ended; rejected drafts count twice."""
+        """Check that each row starts where the step before ended; rejected drafts count twice.
+
+        With drafts in flight only the device knows where a row starts: at ``start``, or later by
+        all drafts of the steps in flight.
+        """
         for at, (lease, start, ids) in enumerate(
             zip(batch.leases, batch.starts, batch.ids, strict=True)
         ):
@@ -36,7 +40,7 @@ class Positions:
                     f"step {batch.step} computes {lease.rid} from position {start} on, but the "
                     f"steps before it have computed the positions up to {largest - 1}"
                 )
-            end = start + len(ids)
+            end = (largest if None in ids else start) + len(ids)
             self.next[lease] = end if at < batch.num_extend_reqs else start + 1, end
             counted, least_end = batch.reqs[at].computed_len, self.next[lease][0]
             if counted != least_end:

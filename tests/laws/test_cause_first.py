@@ -19,7 +19,7 @@ PATCHES: dict[str, tuple[str, list[str], list[int], Edit]] = {
              "req.device_len += start == req.admission.hit_len  #"),
     ),
     "nano-vllm #211: the tokens of a step are counted before the cached prefix is known": (
-        "crash", ["overlap:pool", "overlap_pool_indexed:pool", "serial"], [6],
+        "crash", ["overlap:pool", "overlap_pool_indexed:pool", "serial"], [10],
         Edit("policy.prefill_adder:PrefillAdder.add_one_req",
              "self._add(req, self.cut(req.extend_len))", "self._add(req, self.cut(req.known_len))"),
     ),
