@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..core import FinishReason, Lease, Output, Request, ScheduleBatch
 from ..core.form import wrong_form
 from ..core.sampling import shown
 from ..devices.sim import SimDevice, SimMemory
@@ -186,6 +186,7 @@ class Clients:
         self.given_up: dict[Request, GivenUp] = {}
         self.cached: dict[Request, int] = {}  # start of a prompt's first step, in tokens
         self.late = ""  # the first turn that delivered fewer or more tokens than it processed
+        self.dropped = ""  # the first stale output that was dropped although it counts
         self.deaf = ""  # the first turn that received an abort and did not end the request
 
     def watch(self, engine: Engine) -> None:
@@ -219,6 +220,21 @@ class Clients:
                 self.cached.setdefault(req, batch.starts[at] if at < batch.num_extend_reqs else 0)
             on_commit(batch)
 
+        late = scheduler.output_processor.late
+
+        def came_late(batch: ScheduleBatch, req: Request, lease: Lease, token: int | None) -> None:
+            """Check that a token of a lost lease is delivered, where the rules keep such tokens."""
+            keeps = any(part.keeps_late for part in req.parts) and not req.finished
+            num_tokens = len(req.output_ids)
+            late(batch, req, lease, token)
+            counts = keeps and token is not None and not lease.is_spoiled
+            if counts and len(req.output_ids) == num_tokens and not self.dropped:
+                self.dropped = (
+                    f"step {batch.step} computed a token for {req.name}, which was dropped and is "
+                    "computed again, although the rules keep stale outputs"
+                )
+
+        scheduler.output_processor.late = came_late  # type: ignore[method-assign]
         frontend.take = taken  # type: ignore[method-assign]
         frontend.on_output, scheduler.on_commit = heard, committed
 
@@ -308,7 +324,11 @@ class Clients:
             yield "ends", f"clients received an output of {name}, which no client has sent"
         for again in self.sent_again:
             yield "ends", f"{again.name} was sent again, and its client received no refusal"
-        for law, said in (("client", self.late), ("abort", self.deaf), ("order", self.early)):
+        for law, said in (
+            ("client", self.late or self.dropped),
+            ("abort", self.deaf),
+            ("order", self.early),
+        ):
             if said:
                 yield law, said
         for req in self.workload.requests:
