@@ -31,7 +31,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ..core import ForwardMode
-from ..devices.base import Array, Device
+from ..devices.base import Array, Device, reason_of
 from ..devices.registry import open_device
 from .base import ForwardBatch, GraphModel, Model, make_forward_batch
 from .fetch import model_home
@@ -190,7 +190,7 @@ def probe(model: Model, device: Device) -> Promise:
     positions again, next to other rows. All steps together have about 150 tokens.
 
     Raises:
-        Refused: logits are no numbers, or move by more than rounding explains.
+        Refused: a step fails, or logits are no numbers, or move by more than rounding explains.
     """
     lengths = [min(length, model.context_len) for length in LENGTHS]
     random, length = Random(0), max(lengths)
@@ -215,9 +215,13 @@ def probe(model: Model, device: Device) -> Promise:
 
         return stream.launch(forward, name="probe").synchronize()
 
-    alone = [run([ProbeRow(at, 0, each)], at, None) for at, each in enumerate(lengths)]
-    apart = [each for parts in steps_of(lengths) for each in run(parts, 2, alone).tolist()]
-    highest = stream.launch(lambda: largest(device, alone), name="probe").synchronize().tolist()
+    try:
+        alone = [run([ProbeRow(at, 0, each)], at, None) for at, each in enumerate(lengths)]
+        apart = [each for parts in steps_of(lengths) for each in run(parts, 2, alone).tolist()]
+        highest = stream.launch(lambda: largest(device, alone), name="probe").synchronize().tolist()
+    except Exception as error:  # of a library's model, which may raise any kind
+        reason = reason_of(error).rstrip(".")
+        raise Refused(f"{model.name} can't run here: a step of it fails ({reason}).") from error
     worst, scale = max(apart), max(map(abs, highest))
     if not all(map(isfinite, [*apart, *highest])) or worst > scale * TOO_FAR:
         raise Refused(
