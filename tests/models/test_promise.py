@@ -140,6 +140,20 @@ def test_the_closest_choice_is_that_of_the_logits(tiny_llama: Path) -> None:
     assert found.closest.rid == min(margins)[1]
 
 
+def test_check_does_not_judge_other_tokens_of_a_model_with_a_margin(tiny_llama: Path) -> None:
+    one, two = (
+        ms.run([replace(some()[0], prompt=(token, 6, 7))], "serial", device="thread",
+               model=opened(tiny_llama, None))
+        for token in (5, 99)
+    )  # fmt: skip
+    assert one.outputs != two.outputs
+    for apart, holds in ((1e-5, True), (0.0, False), (None, False)):
+        runs = [replace(run, trace=replace(run.trace, apart=apart)) for run in (one, two)]
+        answer = [*ms.check(*runs).answers.values()][1][0]
+        assert answer.question == "identical"
+        assert answer.holds == holds and (answer.word == "unknown") == holds
+
+
 def test_another_token_is_a_violation_only_above_the_margin(tiny_llama: Path) -> None:
     difference = Difference("overlap", "r1", 3, 5, 6, margin=1e-4)
     found = ms.compare(some(), device="thread", model=opened(tiny_llama, 1e-4))

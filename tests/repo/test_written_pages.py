@@ -364,3 +364,17 @@ def test_token_usage_and_running_requests_do_not_show_a_loss_of_time(cli: Any) -
         counts = [int(it) for it in re.findall(r"#running-req: ([0-9]+)", out + err)]
         assert (f"{max(usages):.0%}".replace("%", " %"), str(max(counts))) == (usage, running)
         assert f", {time};" in out
+
+
+# -- own_model.md: the model on the page runs ------------------------------------------------------
+
+
+def test_the_model_of_own_model_md_runs_and_has_40_lines() -> None:
+    page = (ROOT / "lessons/site/docs/own_model.md").read_text("utf-8")
+    code = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(code) == 1 and len([line for line in code[0].splitlines() if line.strip()]) <= 40
+    names: dict[str, Any] = {}
+    exec(compile(code[0], "own_model.md", "exec"), names)
+    found = names["found"]
+    assert found.identical and not found.errors
+    assert min(len(set(tokens)) for tokens in found.runs[0].outputs.values()) > 4
