@@ -207,6 +207,8 @@ class Clients:
             messages = take(now)
             for message in messages:
                 self._take(message)
+            for req in self._living(None) if frontend.interrupted else ():
+                self.given_up[req] = GivenUp(self.turn, len(req.output_ids), "")
             return messages
 
         def heard(output: Output) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +156,19 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
     found = dict(fresh.in_children([0, 60], time.sleep, jobs=2, longest=2.0))
     assert found == {0: None, 60: None}
     assert dict(fresh.in_children([1, 2], lambda it: it * 2, jobs=1)) == {1: 2, 2: 4}
+
+
+# -- the draw whose survivors are kept -------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[2] / "lessons/site/docs/the_code.md"
+
+
+def test_each_survivor_has_a_reason_and_the_page_has_the_figures() -> None:
+    draw, survivors = fresh.kept_draw()
+    assert draw["caught"] + len(survivors) == draw["mutations"]
+    assert all(bool(item.equivalent) != bool(item.missed) for item in survivors)
+    equivalent = sum(bool(item.equivalent) for item in survivors)
+    caught, real = draw["caught"], draw["mutations"] - equivalent
+    text = " ".join(PAGE.read_text("utf-8").split())
+    assert f"--fresh {draw['drawn']} --seed {draw['seed']}" in text
+    assert f"{caught} of {real} ({100 * caught // real} %)" in text

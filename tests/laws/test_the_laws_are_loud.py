@@ -39,7 +39,7 @@ from tests.support import VOCAB, Workload, tokens
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]
 EXPECTED = [item for item in FAULTS if not item.missed]
-LEAST_SEEN = 0.95  # of the faults
+LEAST_SEEN = 0.9  # of the faults, with those written because ``check`` did not see them
 NEXT = 30  # workloads on the same loop that are looked at where a kept place shows nothing any more
 
 

@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import tomllib
 from ast import FunctionDef, NodeTransformer, fix_missing_locations, parse, stmt, unparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ from typing import Any, TypeVar
 
 from minisched.checks.draw import all_designs
 from minisched.museum.patch import Edit, StalePatch, function_at, put_in, source_of
-from tests.laws.mutations.mutation import Place, broken_laws, places
+from tests.laws.mutations.mutation import HERE, Mutation, Place, broken_laws, places, read
 from tests.laws.mutations.operators import (
     Change,
     Function,
@@ -49,6 +50,7 @@ SHOWN = ("engine.log:", "worker.recording:Recording.", "worker.recording:TokenEd
 """Code that only writes the log or the trace, besides that in ``operators.py:only_records``."""
 LONGEST = 900  # seconds of one mutation
 MEMORY = 4 * 2**30  # bytes of the process that judges one
+SURVIVORS = "fresh_survivors.toml"
 PROBE = "entered_statements"
 
 T = TypeVar("T")
@@ -399,6 +401,12 @@ def as_table(judged: Sequence[tuple[Fresh, Fate]]) -> str:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     lines += ["", f"{counts}: {share:.0f} % caught or hung"]
     return "\n".join(lines)
+
+
+def kept_draw() -> tuple[dict[str, int], tuple[Mutation, ...]]:
+    """Return the counts of the draw in ``fresh_survivors.toml``, and its survivors with reasons."""
+    draw = tomllib.loads((HERE / SURVIVORS).read_text("utf-8"))["draw"]
+    return draw, read(SURVIVORS)
 
 
 def as_json(judged: Sequence[tuple[Fresh, Fate]]) -> str:

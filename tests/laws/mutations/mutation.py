@@ -70,6 +70,7 @@ def read(file: str) -> tuple[Mutation, ...]:
             **item,
         )
         for name, item in tomllib.loads((HERE / file).read_text("utf-8")).items()
+        if "edits" in item
     )
 
 
@@ -136,4 +137,4 @@ def seen_before() -> dict[str, Place]:
     return {name: Place(item["seed"], item["loop"]) for name, item in kept.items()}
 
 
-MUTATIONS = read("scheduling.toml") + read("steps.toml")
+MUTATIONS = read("scheduling.toml") + read("steps.toml") + read("reviewed.toml")
