@@ -86,10 +86,34 @@ def find_bad_steps(trace: Trace) -> Iterator[Offence]:
     """
     if any(mark.name == "stopped" for mark in trace.marks):
         return
+    yield from _in_no_slice(trace)
     for side in sides(trace):
+        yield from _two_modes(one_side(trace, side))
         yield from _bad_steps(one_side(trace, side), ledgers(trace)[side].commits)
     if not any("error" in reasons for reasons in reasons_of(trace).values()):
         yield from _unlaunched(trace)  # an op that failed may have no slice
+
+
+def _in_no_slice(trace: Trace) -> Iterator[Offence]:
+    """Yield the marks and acts during a slice that the trace does not contain, each slice once."""
+    ids, seen = {item.id for item in trace.slices}, {0}
+    events = [*((mark.during, f"the mark {mark.name!r}") for mark in trace.marks),
+              *((act.during, f"a {act.kind} of op {act.op}") for act in trace.program)]  # fmt: skip
+    for during, what in events:
+        if during not in ids and during not in seen:
+            seen.add(during)
+            yield Offence(f"{what} is during slice {during}, which is missing", (), "steps")
+
+
+def _two_modes(trace: Trace) -> Iterator[Offence]:
+    """Yield slices with another mode than the first one of their step; drafts have their own."""
+    first: dict[int, Slice] = {}
+    for item in trace.slices:
+        if item.step and item.mode and not item.mode.startswith("draft"):
+            one = first.setdefault(item.step, item)
+            if one.mode != item.mode:
+                story = f"{item.label} has the mode {item.mode!r}, but {one.label} {one.mode!r}"
+                yield Offence(story, (one.id, item.id), "steps", "", item.start)
 
 
 def _bad_steps(trace: Trace, leases: Mapping[int, Sequence[HeldLease | None]]) -> Iterator[Offence]:

@@ -480,6 +480,32 @@ TEXTS: dict[str, Callable[[str], str]] = {
         '"edges": [', f'"edges": [{"[" * 100_000}', 1
     ),
 }
+
+MISSING = 99_999  # the id of no slice
+
+
+@edit("a step with two modes")
+def _(data: Data) -> None:
+    middle(slices(data, "sample"))["mode"] = "another"
+
+
+@edit("a commit during no slice")
+def _(data: Data) -> None:
+    middle(marks(data, "commit"))["during"] = MISSING
+
+
+@edit("a launch during no slice")
+def _(data: Data) -> None:
+    middle(acts(data, "launch"))["during"] = MISSING
+
+
+@edit("a step whose tokens no slice processes")
+def _(data: Data) -> None:
+    gone = middle(slices(data, "process"))
+    data["slices"].remove(gone)
+    data["edges"] = [it for it in data["edges"] if gone["id"] not in (it["src"], it["dst"])]
+
+
 for name, spoil in TEXTS.items():
     EDITS[name] = "overlap", lambda d, s=spoil: s(json.dumps(d))
 
