@@ -256,8 +256,13 @@ class Decision:
     # -- lower bounds of the free memory: never more than the rules would count --------------------
 
     def _kept_back(self, req: Request) -> float:
-        """Return the tokens that are reserved for a running request's remaining output."""
+        """Return the tokens that are reserved for a running request's remaining output.
+
+        If the rule reserves the rest of each request, none is left for one that is ending.
+        """
         if self.is_unified or self.rules.reserves == "prompt":
+            return 0
+        if self.rules.reserves == "rest" and req.device_len >= req.max_device_len:
             return 0
         if self.rules.reserves == "rest" or req.params.ignore_eos:
             return self._rest(req)

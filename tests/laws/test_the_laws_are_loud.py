@@ -30,6 +30,7 @@ from minisched.engine.frontend import Frontend
 from minisched.export import native
 from minisched.loops.run import make_engine
 from minisched.models.hash import HashModel
+from minisched.museum.exhibit import case as written_case
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace.marks import COMMON, KNOWN
@@ -166,6 +167,14 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
         ), "order",
         Edit("policy.sglang:fewest_outputs", "reversed(list(running))", "list(running)"),
+    ),
+    "memory is kept for the outputs of a request that is ending": (
+        written_case(  # TensorRT-LLM #18457: c fits once the last step of b is launched
+            "a: 4 5 -> 5; b: 7 3 -> 8; c at 8: 9 -> 2", "mini_overlap", kv=17, rows=3,
+        ), "progress",
+        Edit("policy.mini_sglang:Rest.kept_for",
+             "return remain_len + adder.page_size - 1 if remain_len > 0 else 0",
+             "return (remain_len or req.params.max_new_tokens) + adder.page_size - 1"),
     ),
     "pages of a failed step stay in the prefix cache": (
         replace(  # they enter when their step is planned, and it fails
