@@ -1,4 +1,4 @@
-"""Any model of mlx-lm whose layers keep keys and values, on this project's page table.
+"""Models of mlx-lm with layers that keep keys and values, on the page table of this project.
 
 A layer of mlx-lm asks its cache for three things: ``offset`` (the first new position of each row,
 which turns queries and keys), ``make_mask``, and ``update_and_fetch`` of new keys and values. So a
@@ -109,7 +109,7 @@ class ShapeCache:
 
 
 class WantedStates:
-    """The body of a model, which returns only the states whose logits are wanted.
+    """The body of a model, which returns only the states of tokens with wanted logits.
 
     The head of the model follows. It multiplies by the whole vocabulary, so it should get few rows.
     """
