@@ -137,7 +137,7 @@ class Ledger:
             case "page alloc":
                 lease = self.held.get((ROW, int(of["row"])))
                 if lease is None and self.knows_rows:
-                    story = f"{of['rid']} got pages for row {of['row']} {now}, which nobody owns"
+                    story = f"{of['rid']} got pages for row {of['row']} {now}, which has no owner"
                     self._wrong("used", story, now, str(of["rid"]))
                 lease = lease or self._open(str(of["rid"]), int(of["row"]), now)
                 for page in pages:

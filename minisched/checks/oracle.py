@@ -118,9 +118,9 @@ def hash_oracle(
 def drawn_token(logits: list[float], params: SamplingParams, key: int, position: int) -> int:
     """Return the token of a position: the likeliest, or the draw of (key, position).
 
-    The candidates are the ``top_k`` likeliest tokens, then the fewest of them whose probabilities
-    reach ``top_p``. A probability is a whole number, of ``UNIT`` for the likeliest token. To each
-    candidate's scaled logit Gumbel noise is added, and the largest sum wins.
+    The candidates are the ``top_k`` likeliest tokens, then the fewest of them with
+    probabilities that reach ``top_p``. A probability is a whole number, of ``UNIT`` for the
+    likeliest token. Gumbel noise is added to each candidate's scaled logit; the largest sum wins.
     """
     ranked = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     if params.temperature == 0:

@@ -133,7 +133,7 @@ class Written:
                 self.slots[memory, slot // page_size].add(slot)
 
     def missing(self, step: int, page_size: int) -> Iterator[Offence]:
-        """Yield the pages with unwritten KV whose step has returned."""
+        """Yield the pages with unwritten KV, once their step has returned."""
         for page, (until, entered) in list(self.entered.items()):
             if step < until:
                 continue

@@ -1,8 +1,9 @@
 """Find races by *happens-before* and a *vector clock* per act, both kept in ``checks/history.py``.
 
 A race is two accesses to one memory cell by two lanes, with at least one write and no order between
-them. The order is Lamport's happens-before: ``PlayedOrder`` computes it from a trace's ``program``,
-and ``Done.clock`` is the vector clock of an act. So a race is found whichever access came first in
+them. A trace's ``program`` contains the acts of all lanes (``Act`` in ``trace/events.py``). The
+order is Lamport's happens-before: ``PlayedOrder`` computes it from the program, and ``Done.clock``
+is the vector clock of an act. So a race is found whichever access came first in
 this run. This file finds:
 
 - a **race**: two unordered accesses as above. A free counts as a write, so an access without an

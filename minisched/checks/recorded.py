@@ -1,4 +1,4 @@
-"""What a file shows of a run without its engine: requests end, steps run once, time goes forward.
+"""The laws of a file without its engine: requests end, steps run once, time goes forward.
 
 The laws of ``laws.py`` watch an engine while it runs. These read a trace alone, so they also judge
 the file of another engine. ``leaks.py`` judges memory, ``races.py`` its accesses, and
@@ -80,7 +80,7 @@ def reasons_of(trace: Trace) -> dict[str, list[str]]:
 
 
 def find_bad_steps(trace: Trace) -> Iterator[Offence]:
-    """Yield steps that gave tokens and never ran, or that ran twice, and ops that nobody launched.
+    """Yield steps that gave tokens and never ran, or that ran twice, and ops without a launch.
 
     A step without tokens may have failed before it ran.
     """
