@@ -16,8 +16,8 @@ from .devices.cost import NO_COST, SIM_COST, CostModel
 from .devices.registry import load, open_device
 from .loops.design import LOOPS
 from .models.base import Model
-from .models.registry import open_model
-from .models.tokenizer import ByteTokenizer, TextCodec, Tokenizer, text_codec_of
+from .models.registry import BY_LIBRARY, open_model
+from .models.tokenizer import ByteTokenizer, ChatTokenizer, TextCodec, Tokenizer, text_codec_of
 from .policy.rules import SPARED
 from .scheduler import SchedulerConfig
 
@@ -61,6 +61,21 @@ def make_requests(
         Request(f"r{at}", codec.encode(text), params, priority=priorities[at % len(priorities)])
         for at, text in enumerate(texts)
     ]
+
+
+def chat_codec(model: str, codec: TextCodec, system: str = "") -> TextCodec:
+    """Return a codec that encodes a text as a user's message, by the model's chat template.
+
+    Raises:
+        ValueError: the model has no chat template, or transformers is not installed.
+    """
+    what = f"the chat template of {model!r}"
+    directory = load("minisched.models.fetch", "find_model", "torch", what)(
+        model.removeprefix(BY_LIBRARY)
+    )
+    load("transformers", "AutoTokenizer", "torch", what)
+    chat: TextCodec = ChatTokenizer(directory, codec, system)
+    return chat
 
 
 def text_codec(model: Model | str | tuple[object, object]) -> TextCodec:

@@ -29,6 +29,7 @@ from ..defaults import (
     MOST_REQUESTS,
     MOST_TOKENS,
     REPLAY,
+    chat_codec,
     config_from,
     go_round,
     make_requests,
@@ -231,6 +232,8 @@ class WorkloadOptions(OptionGroup):
     dtype: str = setting(AUTO, DTYPE_HELP)
     requests: int | None = setting(None, "How many; prompts and priorities go round.", least=1)
     prompt: list[str] = setting(list, "A prompt; repeatable.")
+    chat: bool = setting(False, "Prompts are a user's messages, in the model's chat template.")
+    system: str = setting("", "The system's message before them, with --chat.")
     priority: list[int] = setting(list, "Higher is sooner; repeatable.")
     host_work: float = setting(
         0.0, "Milliseconds of host work to add to each step.", least=0, most=60_000
@@ -249,7 +252,14 @@ class WorkloadOptions(OptionGroup):
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")
             raise ValueError(f"--{name.replace('_', '-')} {rest}")
-        for text in self.prompt:
+        if self.system and not self.chat:
+            raise ValueError(f"--system {self.system!r} needs --chat: it is a message of a chat.")
+        if self.chat and self.model == "hash":
+            raise ValueError(
+                "--chat needs a real model, but model 'hash' has no chat template; add --device "
+                "thread --model smollm2."
+            )
+        for text in (*self.prompt, self.system):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError(f"--prompt {text!r} is not UTF-8 text.")
 
@@ -278,7 +288,10 @@ class WorkloadOptions(OptionGroup):
                 f"{len(texts)} requests of {each} tokens each are {len(texts) * each} tokens, but "
                 f"it must be at most {MOST_TOKENS}; lower --max-new-tokens or --requests."
             )
-        return make_requests(texts, text_codec(model), self.sampling, self.priority or [0])
+        codec = text_codec(model)
+        if self.chat:
+            codec = chat_codec(self.model, codec, self.system)
+        return make_requests(texts, codec, self.sampling, self.priority or [0])
 
     def cost(self) -> CostModel:
         """Return the cost model of ``sim``, or none; with the added host work in either.

@@ -90,6 +90,48 @@ class Tokenizer:
         return text
 
 
+class ChatTokenizer:
+    """A tokenizer that encodes a text as a user's message, by the model's chat template.
+
+    transformers renders the template (``tokenizer.apply_chat_template``), up to the beginning of
+    the answer.
+    """
+
+    def __init__(self, directory: Path, codec: TextCodec, system: str = "") -> None:
+        """Read the template in a model's directory; ``system`` is the system's message.
+
+        Raises:
+            WeightsError: there is no template, or it does not take such a message.
+        """
+        from transformers import AutoTokenizer
+
+        self._codec, self._chat = codec, AutoTokenizer.from_pretrained(str(directory))
+        self._before = [{"role": "system", "content": system}] if system else []
+        if not self._chat.chat_template:
+            raise WeightsError(
+                f"{directory} has no chat template, so its prompts can't be messages; leave out "
+                "--chat."
+            )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of the messages, with the beginning of the answer."""
+        import jinja2
+
+        messages = [*self._before, {"role": "user", "content": text}]
+        try:
+            whole: str = self._chat.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except jinja2.TemplateError as error:
+            raise WeightsError(f"the chat template refuses the messages: {error}.") from error
+        ids: list[int] = self._chat(whole, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text; special tokens are left out."""
+        return self._codec.decode(ids)
+
+
 class ByteTokenizer:
     """A token is a byte of UTF-8: the tokenizer of the hash model. Standard library only."""
 
