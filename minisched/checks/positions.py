@@ -96,6 +96,7 @@ class Written:
     def unwritten(self) -> Iterator[Offence]:
         """Yield an offence for each cached page with slots that no step has written."""
         page_size = launched = 0
+        added: dict[int, tuple[int, MarkMoment]] = {}  # as ``entered``, before the mark ``insert``
         for mark, now in self.marks:
             of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
             match mark.name:
@@ -111,10 +112,15 @@ class Written:
                 case "radix add":
                     pages = numbers(of["page_ids"])
                     step = launched if self.is_planned else 0
-                    self.entered |= dict.fromkeys(pages, (step, now))
+                    added |= dict.fromkeys(pages, (step, now))
                 case "block add":
                     step = launched + 1 if self.is_planned else 0
-                    self.entered |= dict.fromkeys(pages, (step, now))
+                    added |= dict.fromkeys(pages, (step, now))
+                case "insert":
+                    self.entered |= added
+                    added.clear()
+                case "row free":  # pages that a released lease left without a hash: not found
+                    added.clear()
                 case "block forget" | "page free":
                     for page in pages:
                         self.entered.pop(page, None)
