@@ -222,6 +222,7 @@ class MlxLm:
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Return logits [num_logits, vocab] after each of the wanted tokens."""
         logits: list[mx.array] = []
+        done = 0
         for run in equal_extents(batch.extend_lens):
             cells = mx.array([row * self.max_len for row in batch.rows[run.rows]])[:, None]
             positions = batch.positions[run.tokens].reshape(-1, run.extend_len)
@@ -229,12 +230,9 @@ class MlxLm:
             rows = PagedRows(page_table, cells, positions, width)
             for cache in filter(None, self.caches):
                 cache.rows = rows
-            ends = range(run.extend_len, len(positions) * run.extend_len + 1, run.extend_len)
-            self.model[self.body].wanted_at = mx.array([
-                at
-                for end, count in zip(ends, batch.logit_lens[run.rows], strict=True)
-                for at in range(end - count, end)
-            ])  # fmt: skip
+            first, done = done, done + sum(batch.logit_lens[run.rows])
+            # a draft model takes logits where only the device knows (``draft_model.py``)
+            self.model[self.body].wanted_at = batch.logits_at[first:done] - run.tokens.start
             inputs = ids[run.tokens].reshape(-1, run.extend_len)
             logits.append(self.model(inputs, cache=self.caches)[0])
         return mx.concatenate(logits) if len(logits) > 1 else logits[0]
