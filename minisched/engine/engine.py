@@ -119,18 +119,14 @@ class Engine:
         return step
 
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
-        """Launch a step; return before the device has run it.
-
-        A mask that is not built yet is built after the launch of the forward pass.
-        """
+        """Launch a step; return before the device has run it."""
         if step.error is not None:
             lose(self.worker, step, step.error)
             return step
         builds = self.needs_mask(step)
         with self.device.host("launch", self.launch_cost(step.batch), step.label) as launch:
             self.worker.launch(step, launch, delay_sample or builds)
-        if builds and not delay_sample:
-            self.update_vocab_mask(step)
+        if builds and not delay_sample:  # the forward pass runs while the host builds
             self.launch_batch_sample_if_needed(step)
         return step
 
@@ -187,8 +183,10 @@ class Engine:
             build_mask(self.worker, step, newest)
 
     def launch_batch_sample_if_needed(self, step: Step) -> None:
-        """Launch the sampling of a step that was launched without it."""
+        """Launch the sampling of a step that was launched without it, with all that it needs."""
         if step.delay_sample_func is not None:
+            if self.needs_mask(step):
+                self.update_vocab_mask(step)
             cost = self.cost.phase("launch sample", *step.batch.size)
             with self.device.host("launch", cost, step.label):
                 step.delay_sample_func()

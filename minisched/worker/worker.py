@@ -60,7 +60,7 @@ class Step:
     launched: list[Op] = field(default_factory=list)
     touches: StepTouches = NOTHING  # memory that its ops will touch, declared at layout
     edges: StepEdges | None = None  # sources of its tokens; None: nothing is recorded
-    error: Exception | None = None  # of its inputs or mask; its next launch loses the step
+    error: Exception | None = None  # of its preparation; its next launch loses the step
     _result: Result | None = None  # once the host has waited for it
 
     def __post_init__(self) -> None:
