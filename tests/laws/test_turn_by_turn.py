@@ -175,7 +175,9 @@ class EngineMachine(RuleBasedStateMachine):
         turns = 0
         while not self.engine.is_done:
             turns += 1
-            if turns > (most := most_turns(self.workload, self.engine.worker.depth)):
+            run_ahead = self.engine.scheduler.config.run_ahead
+            most = most_turns(self.workload, self.engine.worker.depth, run_ahead)
+            if turns > most:
                 raise livelock(self.workload, most)
             self.some_turns(1)
 

@@ -82,13 +82,13 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
     ),
     "alloc": (
-        ("(future_ct + num_reqs) % limit", "future_ct", "the token of step 1 for r2 is lost"),
+        ("(future_ct + num_reqs) % limit", "future_ct", "reads future slot 1 for r1, which belongs to step 2 for r2"),
         ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
         ("slots, (", "(", "must give two things"),
         (
             "slots, (future",
             "[future_ct + 1] * num_reqs, (future",
-            "reads future slot 1 for r2, which belongs to step 1 for r3",
+            "reads future slot 1 for r1, which belongs to step 1 for r2",
         ),
     ),
     "limit": (
@@ -376,7 +376,6 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     "capstone": (
         "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
         # too careful, which no law forbids (a request alone never needs all of the memory):
-        "if need >= free or (req.extend_len > left and (not room.may_cut) and prompts):",
         "return sum(whole) + sum(map(room.pages_held, holding))",
         "whole = (-(-req.max_device_len * room.page_size) for req in holding)",
     ),

@@ -19,7 +19,7 @@ from minisched.devices.registry import open_device
 from minisched.loops.run import run_loop
 from minisched.models.fetch import find_model
 from minisched.models.llama import WeightsError, read_config
-from minisched.models.registry import LLAMA, load
+from minisched.models.registry import open_model
 from minisched.models.tokenizer import (
     ByteTokenizer,
     StopStrings,
@@ -169,7 +169,7 @@ def test_it_says_what_other_libraries_say(smollm2: Path) -> None:
 
     theirs: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
     lm = load_model(smollm2)[0]
-    models: Any = {name: load(*LLAMA[name], "a test")(smollm2) for name in ("thread", "mlx")}
+    models: Any = {name: open_model(str(smollm2), name) for name in ("thread", "mlx")}
     prompts = [models["thread"].tokenizer.encode(text) for text in PROMPTS[:4]]
     on_torch = [
         theirs.generate(
