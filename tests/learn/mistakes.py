@@ -82,7 +82,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
     ),
     "alloc": (
-        ("(future_ct + num_reqs) % limit", "future_ct", "reads future slot 1 for r1, which belongs to step 2 for r2"),
+        ("(future_ct + num_reqs) % limit", "future_ct",
+         "reads future slot 1 for r1, which belongs to step 2 for r2"),
         ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
         ("slots, (", "(", "must give two things"),
         (
