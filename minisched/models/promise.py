@@ -22,6 +22,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple
 from ..core import ForwardMode
 from ..devices.base import Array, Device, reason_of
 from ..devices.registry import open_device
+from ..trace.files import write_whole
 from .base import ForwardBatch, GraphModel, Model, make_forward_batch
 from .fetch import model_home
 from .llama import WeightsError
@@ -134,15 +136,10 @@ def read_kept(file: Path) -> dict[str, Any]:
 
 
 def keep(file: Path, key: str, promise: Promise) -> None:
-    """Add a measurement to the file, in one rename; without a writable folder do nothing."""
+    """Add a measurement to the file; without a writable folder do nothing."""
     content = json.dumps({**read_kept(file), key: asdict(promise)}, indent=1)
-    scratch = file.with_suffix(f".{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(content, encoding="utf-8")
-        scratch.replace(file)
-    except OSError:
-        return
+    with suppress(ValueError):
+        write_whole(file, content, with_folders=True)
 
 
 # -- The measurement: two prompts alone, then parts of them in steps with other rows ---------------

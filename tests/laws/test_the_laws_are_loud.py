@@ -35,12 +35,21 @@ from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace.marks import COMMON, KNOWN
 from tests.laws.faults import try_place
-from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, places, seen_before
+from tests.laws.mutations.mutation import (
+    CHOSEN,
+    MUTATIONS,
+    REVIEWED,
+    Mutation,
+    Place,
+    look_for,
+    places,
+    seen_before,
+)
 from tests.support import VOCAB, Workload, tokens
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]
 EXPECTED = [item for item in FAULTS if not item.missed]
-LEAST_SEEN = 0.9  # of the faults, with those written because ``check`` did not see them
+LEAST_SEEN = {CHOSEN: 0.95, REVIEWED: 0.66}  # the second list holds what ``check`` did not see
 NEXT = 30  # workloads on the same loop that are looked at where a kept place shows nothing any more
 
 
@@ -62,7 +71,9 @@ def test_every_law_has_bugs_of_its_own_and_every_bug_a_law() -> None:
     assert len({item.name for item in MUTATIONS}) == len(MUTATIONS) >= 250
     assert len({item.edits for item in MUTATIONS}) == len(MUTATIONS)
     assert all(bool(item.laws) != bool(item.equivalent) for item in MUTATIONS)
-    assert len(EXPECTED) >= LEAST_SEEN * len(FAULTS)
+    for faults, least in LEAST_SEEN.items():
+        real = [item for item in faults if not item.equivalent]
+        assert sum(not item.missed for item in real) >= least * len(real)
     assert seen_before().keys() == {item.name for item in EXPECTED}
 
 
