@@ -377,6 +377,20 @@ def a_request(rid: str, arrival_time: int = 0) -> Request:
 
 # -- pictures, read back ---------------------------------------------------------------------------
 
+
+def luminance(colour: str) -> float:
+    """The relative luminance of ``#RRGGBB``, as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours by WCAG 2."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -100,7 +100,7 @@ class Figures:
         usages, had = defaultdict[str, list[object]](list), defaultdict[str, list[object]](list)
         for usage in metrics.ended:
             if usage.first_token is not None:
-                usages[usage.rid].append(moments(usage))
+                usages[usage.rid].append(measured(usage))
         for req, outputs in heard.items():
             at = [self.times[id(it)] for it in outputs if it.token is not None]
             if at:
@@ -113,7 +113,7 @@ class Figures:
                 yield f"{rid} is counted with {usages[rid]} ({words}), but had {had[rid]}"
 
 
-def moments(usage: RequestMetrics) -> tuple[object, ...]:
+def measured(usage: RequestMetrics) -> tuple[object, ...]:
     """Return the figures of one request that its client could have measured."""
     return (
         usage.first_token, usage.last_token, list(usage.itls), usage.end, usage.retractions,

@@ -468,14 +468,19 @@ class Ledger:
         self.leaks.append(Offence(story, lease.slices, "held", lease.rid, seen.time))
 
 
+def is_kv(resource: str, side: str) -> bool:
+    """Return whether a resource is the target model's KV on one side."""
+    name = resource.removeprefix(f"{side} ") if side else resource
+    return name == "kv" or (name.startswith("stage ") and name.endswith(" kv"))
+
+
 def writes_of(trace: Trace, side: str) -> dict[int, list[tuple[str, str]]]:
     """Return the KV that the forward pass of each step writes: request and slots, by step."""
     found: dict[int, list[tuple[str, str]]] = {}
     steps = {item.id: item.step for item in trace.slices if item.name == "forward"}
     for act in trace.program:
-        is_kv = act.resource.endswith("kv") and "draft" not in act.resource
-        is_mine = act.kind == "write" and act.rid and act.lane.startswith(side)
-        if is_kv and is_mine and (step := steps.get(act.op, 0)):
+        is_write = act.kind == "write" and act.rid and is_kv(act.resource, side)
+        if is_write and (step := steps.get(act.op, 0)):
             found.setdefault(step, []).append((act.rid, act.at))
     return found
 

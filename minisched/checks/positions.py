@@ -16,6 +16,7 @@ from ..trace import Trace
 from ..trace.cells import spans_of
 from ..trace.sides import one_side, sides
 from .history import MarkMoment, Offence, moments, numbers
+from .leaks import is_kv
 
 
 class Positions:
@@ -153,9 +154,3 @@ class Written:
                         f"slot {lacking[0]} of it ({memory})"
                     )
                     yield Offence(sentence, entered.slices, "unwritten", time=entered.time)
-
-
-def is_kv(resource: str, side: str) -> bool:
-    """Return whether a resource is the target model's KV on one side."""
-    name = resource.removeprefix(f"{side} ") if side else resource
-    return name == "kv" or (name.startswith("stage ") and name.endswith(" kv"))

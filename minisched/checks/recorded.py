@@ -17,6 +17,7 @@ from ..trace.events import is_forward, is_host
 from ..trace.sides import one_side, sides
 from .history import Offence, Words, many, order_of
 from .identity import ended, requests_of, tokens_heard
+from .laws import marks
 from .leaks import HeldLease, ledgers
 from .overlap import is_profiled
 from .races import SpanMap
@@ -29,26 +30,26 @@ def find_lost(trace: Trace) -> Iterator[Offence]:
 
     A run without any end, or one that stopped with an error, is not judged.
     """
-    finishes = [mark for mark in trace.marks if mark.name == "finish"]
-    if not finishes or any(mark.name == "stopped" for mark in trace.marks):
+    finishes = marks(trace, "finish")
+    if not finishes or marks(trace, "stopped"):
         return
-    refused = {str(mark.attrs["rid"]) for mark in trace.marks if mark.name == "refused"}
+    refused = {str(of["rid"]) for of in marks(trace, "refused")}
     for rid in sorted(requests_of(trace) - ended(trace) - refused):
-        yield Offence(f"{rid} never ends", slices_of(trace, rid), "ends", rid, trace.end)
-    if not any(mark.name == "tokens" for mark in trace.marks):
+        yield Offence(f"{rid} never ends", last_slice_of(trace, rid), "ends", rid, trace.end)
+    if not marks(trace, "tokens"):
         return
     received = tokens_heard(trace)
     counted: dict[str, int] = defaultdict(int)
-    for mark in finishes:
-        if "outputs" in mark.attrs and mark.attrs.get("side") != "prefill":
-            counted[str(mark.attrs["rid"])] += int(mark.attrs["outputs"])
+    for of in finishes:
+        if "outputs" in of and of.get("side") != "prefill":
+            counted[str(of["rid"])] += int(of["outputs"])
     for rid, count in counted.items():
         if count != (told := len(received.get(rid, ()))):
             story = f"{rid} ends with {many(count, 'token')}, but its client received {told}"
-            yield Offence(story, slices_of(trace, rid), "ends", rid, trace.end)
+            yield Offence(story, last_slice_of(trace, rid), "ends", rid, trace.end)
 
 
-def slices_of(trace: Trace, rid: str) -> tuple[int, ...]:
+def last_slice_of(trace: Trace, rid: str) -> tuple[int, ...]:
     """Return the last slice of a request, for a picture."""
     last = [item.id for item in trace.slices if rid in item.rids]
     return tuple(last[-1:])
@@ -70,9 +71,9 @@ def other_ends(baseline: Trace, trace: Trace) -> Iterator[str]:
 def reasons_of(trace: Trace) -> dict[str, list[str]]:
     """Return the reasons of each request's ends; of two schedulers, the one with clients."""
     found: dict[str, list[str]] = {}
-    for mark in trace.marks:
-        if mark.name == "finish" and mark.attrs.get("side") != "prefill":
-            found.setdefault(str(mark.attrs["rid"]), []).append(str(mark.attrs["reason"]))
+    for of in marks(trace, "finish"):
+        if of.get("side") != "prefill":
+            found.setdefault(str(of["rid"]), []).append(str(of["reason"]))
     return found
 
 
@@ -84,12 +85,13 @@ def find_bad_steps(trace: Trace) -> Iterator[Offence]:
 
     A step without tokens may have failed before it ran.
     """
-    if any(mark.name == "stopped" for mark in trace.marks):
+    if marks(trace, "stopped"):
         return
     yield from _in_no_slice(trace)
     for side in sides(trace):
-        yield from _two_modes(one_side(trace, side))
-        yield from _bad_steps(one_side(trace, side), ledgers(trace)[side].commits)
+        part = one_side(trace, side)
+        yield from _two_modes(part)
+        yield from _bad_steps(part, ledgers(trace)[side].commits)
     if not any("error" in reasons for reasons in reasons_of(trace).values()):
         yield from _unlaunched(trace)  # an op that failed may have no slice
 
@@ -231,7 +233,7 @@ def _before_their_cause(trace: Trace) -> Iterator[Offence]:
 
 def find_unwritten_reads(trace: Trace) -> Iterator[Offence]:
     """Yield ops that read KV which no op wrote before, if the trace begins with an empty pool."""
-    if not any(mark.name == "kv pool" for mark in trace.marks):
+    if not marks(trace, "kv pool"):
         return
     words, written = Words(trace), defaultdict[str, SpanMap](SpanMap)
     for done in order_of(trace).done:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..checks.history import kept
 from ..checks.identity import differences
 from ..trace import Trace
 from ..trace.events import is_forward, is_host, lane_words
@@ -40,6 +41,7 @@ WORDS = {
         "host": "host", "device": "device", "axis": "ms",
         "and": ", ", "stop": ". ", 
         "numbers": "no step,one step,two steps,three steps,four steps,five steps",
+        "several": "{} steps",
     },
     "zh": {
         "ahead": "设备运行第 {run} 步时，主机处理第 {read} 步的结果，并调度第 {plan} 步",
@@ -53,6 +55,7 @@ WORDS = {
         "plan": "调度 {}", "read": "处理 {}", "run": "前向 {}", "idle": "空闲",
         "host": "主机", "device": "设备", "axis": "毫秒",
         "and": "，", "stop": "。", "numbers": "0 步,1 步,2 步,3 步,4 步,5 步",
+        "several": "{} 步",
     },
 }  # fmt: skip
 LANGUAGES = tuple(WORDS)
@@ -69,6 +72,7 @@ class StepBlock:
     end: int
 
 
+@kept
 def blocks(trace: Trace) -> list[StepBlock]:
     """Return the blocks of all lanes, by time; phases of one verb and step are one block."""
     found: dict[str, list[StepBlock]] = {}
@@ -148,7 +152,7 @@ def side_of(lane: str) -> str:
 def steps_in_words(count: int, say: Mapping[str, str]) -> str:
     """Return ``one step``, ``two steps``, ``7 steps``."""
     numbers = say["numbers"].split(",")
-    return numbers[count] if count < len(numbers) else numbers[-1].replace("five", str(count))
+    return numbers[count] if count < len(numbers) else say["several"].format(count)
 
 
 class Strip:

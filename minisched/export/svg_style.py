@@ -24,6 +24,7 @@ TEXTURES: dict[str, tuple[str, dict[str, str]]] = {  # on a tile of 8 by 8 pixel
 }  # fmt: skip
 INKS = {"bubble": "$bubble", "waited": "$waited", "wait": "$faint"}
 CLASS = re.compile(r'class="([^"]*)"')
+LINK = re.compile(r"url\(#([\w-]+)\)")
 Look = Mapping[str, str]  # attributes; ``$ink`` is a colour by its name in ``looks.COLOURS``
 
 
@@ -87,9 +88,11 @@ def matching(classes: str) -> Iterator[tuple[str, Look]]:
 
 def style_of(drawn: str) -> str:
     """Return style sheet, textures and arrow heads, as far as ``drawn`` uses them."""
-    links = set(re.findall(r"url\(#([\w-]+)\)", painted(drawn)))
+    lists = {*CLASS.findall(drawn)}
+    links = {name for classes in lists for name in LINK.findall(attributes(classes, DESK))}
     defs = "".join(shape for name, shape in DEFS.items() if name in links)
-    used = {words for classes in CLASS.findall(drawn + defs) for words, _ in matching(classes)}
+    lists.update(CLASS.findall(defs))
+    used = {words for classes in lists for words, _ in matching(classes)}
     rules = [(words, look) for words, look in RULES if words in used]
     dark = [f"svg {{ fill: {DARK['ink']} }}"]
     for words, look in rules:

@@ -34,7 +34,7 @@ from ..core import ForwardMode
 from ..devices.base import Array, Buffer, Device, reason_of
 from ..devices.thread import TorchArrays
 from .base import ForwardBatch, make_forward_batch
-from .llama import AUTO, WeightsError, choose_dtype
+from .llama import AUTO, WeightsError, choose_dtype, eos_of
 from .llama_torch import (
     AT_ONCE,
     DTYPES,
@@ -226,11 +226,9 @@ def context_of(config: Any) -> int:
 
 def end_ids(model: Any) -> frozenset[int]:
     """Return the end-of-text ids of config.json and of generation_config.json."""
-    ids: set[int] = set()
-    for config in (model.config.get_text_config(), model.generation_config):
-        found = getattr(config, "eos_token_id", None)
-        ids |= set(found if isinstance(found, list) else [] if found is None else [found])
-    return frozenset(ids)
+    configs = model.config.get_text_config(), model.generation_config
+    given = [{"eos_token_id": getattr(config, "eos_token_id", None)} for config in configs]
+    return frozenset(chain(*map(eos_of, given)))
 
 
 # -- The model -------------------------------------------------------------------------------------

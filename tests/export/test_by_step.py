@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from minisched.export.by_step import LANGUAGES, WORDS, Strip, blocks, by_step, of_one
+from minisched.export.by_step import (
+    LANGUAGES,
+    WORDS,
+    Strip,
+    blocks,
+    by_step,
+    of_one,
+    steps_in_words,
+)
 from minisched.export.layout import make_view
 from minisched.export.poster import SAYS
 from minisched.export.recipes import trace_of
@@ -106,6 +114,13 @@ def test_languages_say_the_same_things() -> None:
             for name, text in words.items():
                 fields = r"\{(\w*)[^}]*\}"
                 assert sorted(re.findall(fields, text)) == sorted(re.findall(fields, english[name]))
+
+
+def test_a_number_of_steps_is_told_in_words_and_beyond_them_in_figures() -> None:
+    assert [steps_in_words(count, WORDS["en"]) for count in (1, 2, 7)] == [
+        "one step", "two steps", "7 steps",
+    ]  # fmt: skip
+    assert [steps_in_words(count, WORDS["zh"]) for count in (2, 7)] == ["2 步", "7 步"]
 
 
 def test_the_text_has_the_same_words() -> None:

@@ -28,7 +28,7 @@ from minisched.export.native import to_json
 from minisched.export.recipes import RECIPES, run_of, trace_of
 from minisched.export.views import NothingToShow
 from minisched.loops.design import LOOPS
-from tests.support import browser, many, run_alone, watch
+from tests.support import browser, contrast, many, run_alone, watch
 
 __all__ = ["browser"]
 STEPS = 12  # a whole number of periods of every loop, as in explore_model.js
@@ -188,18 +188,6 @@ def test_a_file_without_costs_is_refused_in_a_sentence(
 
 
 # -- the page --------------------------------------------------------------------------------------
-
-
-def contrast(one: str, other: str) -> float:
-    """The contrast of two colours by WCAG 2."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [it / 12.92 if it <= 0.04045 else ((it + 0.055) / 1.055) ** 2.4 for it in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    dark, light = sorted(map(luminance, (one, other)))
-    return (light + 0.05) / (dark + 0.05)
 
 
 def test_it_is_one_small_file_and_its_words_can_be_read() -> None:

@@ -24,7 +24,7 @@ from minisched.export.scene_svg import to_svg
 from minisched.export.svg_lanes import crosses
 from minisched.export.svg_page import width_of
 from minisched.museum.picture import museum_makers
-from tests.support import SVG, Picture, check_picture
+from tests.support import SVG, Picture, check_picture, contrast, luminance
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = {"compare", "compare_phone", "compare_zh", *SCENES}
@@ -151,17 +151,6 @@ def test_no_two_pictures_show_the_same() -> None:
 
 RULE = re.compile(r'\[(fill|stroke)="(#\w{6})"\]:not\(\.kept\)\{\1:(#\w{6})\}')
 LEGIBLE = 4.5  # WCAG's AA
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 def sides_of(shape: ElementTree.Element) -> Sides | None:

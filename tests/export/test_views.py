@@ -26,7 +26,7 @@ from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.loops.design import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace
-from tests.support import Picture, drawn_run, every, forms_of, many
+from tests.support import Picture, contrast, drawn_run, every, forms_of, many
 
 ROOT = Path(__file__).resolve().parents[2]
 EMPTY = Trace("serial", "sim", "hash", "virtual", (), (), (), ())
@@ -69,19 +69,12 @@ def test_what_is_not_there_is_said_in_one_sentence() -> None:
 # -- looks -----------------------------------------------------------------------------------------
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def test_words_stand_out_from_what_they_stand_on() -> None:
     pairs = [(flat(k), look.text if look.fill else LIGHT["ink"]) for k, look in LOOKS.items()]
     pairs += [(fill, DARK["ink"]) for fill in ON_DARK.values()]
     pairs += [*OWNERS, *((paper["paper"], paper["bubble"]) for paper in (LIGHT, DARK))]
     for pair in pairs:
-        bright, dark = sorted(map(luminance, pair), reverse=True)
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5, pair
+        assert contrast(*pair) >= 4.5, pair
 
 
 @pytest.mark.parametrize("topic", TOPICS)

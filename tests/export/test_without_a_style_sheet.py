@@ -19,36 +19,23 @@ from PIL import Image
 from minisched.export.looks import DARK, LIGHT
 from minisched.export.svg_page import width_of
 from tests.export.test_lint import BUGS, KEPT, SIZES, picture
-from tests.support import SVG, every
+from tests.support import SVG, contrast, every
 
 DARK_RULES = re.compile(r"@media \(prefers-color-scheme: dark\) \{\n(.*?)\n\}\n", re.DOTALL)
 RULE = re.compile(r"(\S+) \{ (.*?) \}")
-Rgb = tuple[int, int, int]
 
 
-def rgb(colour: str) -> Rgb:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def hexed(pixel: tuple[int, int, int]) -> str:
+    return "#{:02X}{:02X}{:02X}".format(*pixel)
 
 
-def contrast(one: Rgb, other: Rgb) -> float:
-    """As WCAG 2.2 defines it."""
-
-    def luminance(colour: Rgb) -> float:
-        parts = [c / 255 for c in colour]
-        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def ink(text: ElementTree.Element, rules: list[tuple[set[str], dict[str, str]]], ink: str) -> Rgb:
+def ink(text: ElementTree.Element, rules: list[tuple[set[str], dict[str, str]]], ink: str) -> str:
     """The colour of a text: of its most special rule, else of its attribute."""
     found, special = text.get("fill", ink), 0
     for words, paints in rules:
         if words <= {*text.get("class", "").split()} and len(words) >= special and "fill" in paints:
             found, special = paints["fill"], len(words)
-    return rgb(found)
+    return found
 
 
 def check(svg: str, is_dark: bool) -> None:
@@ -62,7 +49,7 @@ def check(svg: str, is_dark: bool) -> None:
     mute = re.sub(r"<text.*?</text>", "", plain)
     drawn = Image.open(BytesIO(resvg_py.svg_to_bytes(svg_string=mute, style_sheet=sheet or None)))
     pixels = drawn.convert("RGB")
-    assert pixels.getpixel((pixels.width // 2, 4)) == rgb(paper["paper"])
+    assert hexed(pixels.getpixel((pixels.width // 2, 4))) == paper["paper"]
     for text in ElementTree.fromstring(svg).iter(f"{SVG}text"):
         words, kinds = "".join(text.itertext()), text.get("class", "").split()
         size = max((SIZES[kind] for kind in kinds if kind in SIZES), default=12.0)
@@ -70,7 +57,7 @@ def check(svg: str, is_dark: bool) -> None:
         shift = {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
         left, low = float(text.attrib["x"]) - shift * room, float(text.attrib["y"])
         box = (max(0, int(left)), int(low - 0.7 * size), int(left + room), int(low))
-        ground = Counter(pixels.crop(box).get_flattened_data()).most_common(1)[0][0]
+        ground = hexed(Counter(pixels.crop(box).get_flattened_data()).most_common(1)[0][0])
         of_words = ink(text, rules, paper["ink"])
         assert contrast(of_words, ground) >= 4.5, (words, of_words, ground)
 
