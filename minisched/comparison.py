@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from textwrap import fill, wrap
 
@@ -29,7 +29,7 @@ from .checks.overlap import (
 )
 from .core import Output, Request
 from .devices.cost import MILLISECOND, CostModel
-from .export.notebook import display
+from .export.notebook import display, show
 from .loops.design import find_loop, wanted_features
 from .loops.run import Run, RunStopped, fresh, run_to_end, warm_up
 from .models.base import Model
@@ -118,6 +118,12 @@ class Comparison:
             ValueError: the height is less than 1 pixel.
         """
         display(self.runs, height, str(self))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return the table, and below it the player with its picture, for a notebook."""
+        said = str(self)
+        cell = replace(show(self.runs), text=said, lead=said)
+        return cell._repr_mimebundle_()
 
     def __repr__(self) -> str:
         table = text_table(COLUMNS, [cells(self, report) for report in self.reports], WIDTH)

@@ -1,6 +1,7 @@
 """The output of a notebook's cell: the stepper, a picture, a table, and lines of the package.
 
-It appears in Jupyter, in an executed notebook as HTML and in a Sphinx site; elsewhere as text.
+It appears in Jupyter, in an executed notebook as HTML and in a Sphinx site; elsewhere as text. A
+reader that shows no frames (an untrusted notebook, GitHub, paper) shows the picture instead.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import base64
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape, unescape
 from importlib import import_module
@@ -18,10 +19,14 @@ from textwrap import dedent
 from typing import Any, Protocol
 
 from ..trace import Trace
+from .by_step import by_step
 from .html import to_html
 from .looks import ORANGE
+from .poster import poster
 from .runs import compare
+from .scene_svg import to_svg
 from .scene_text import to_text
+from .svg_style import SLIDE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,11 +39,24 @@ class HasTrace(Protocol):
         """Return the recorded trace."""
 
 
+FRAME = """\
+{lead}<div style='display:grid'>{picture}<iframe srcdoc='{page}' sandbox='allow-scripts' \
+title='stepper' style='grid-area:1/1;width:100%;height:{height}px;border:0;color-scheme:normal'>\
+</iframe></div>"""
+"""The stepper over its picture. A reader that removes frames leaves the picture."""
+
+ON_PAPER = """
+<style>@media print { body { background: none !important } body * { visibility: hidden } }</style>
+"""
+"""A frame on paper lets the picture under it through."""
+
+
 @dataclass(frozen=True)
 class NotebookCell:
     """A page in a frame of its own, as a cell's value. ``html`` is the whole page.
 
-    ``height`` is in pixels; ``text`` replaces the page where none can be shown.
+    ``height`` is in pixels; ``text`` replaces the page where none can be shown. ``svg`` is a still
+    picture of the page, under the frame. ``lead`` is text above the frame.
 
     Raises:
         ValueError: the height is less than 1 pixel.
@@ -47,17 +65,27 @@ class NotebookCell:
     html: str
     height: int
     text: str = "<stepper: open it in a notebook>"
+    svg: str = ""
+    lead: str = ""
 
     def __post_init__(self) -> None:
         if self.height < 1:
             raise ValueError(f"a cell is at least 1 pixel high, but height is {self.height}.")
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return the frame, the picture if there is one, and the text."""
+        drawn = {"image/svg+xml": self.svg} if self.svg else {}
+        return {"text/html": self._repr_html_(), **drawn, "text/plain": self.text}
+
     def _repr_html_(self) -> str:
         """Return a frame that may only run its scripts; it needs no file and no network."""
-        source = self.html.replace("&", "&amp;").replace("'", "&#39;")
-        return (
-            f"<iframe srcdoc='{source}' sandbox='allow-scripts' title='stepper' "
-            f"style='width:100%;height:{self.height}px;border:0;color-scheme:normal'></iframe>"
+        style = f"grid-area:1/1;max-width:100%;max-height:{self.height}px"
+        page = self.html + ON_PAPER if self.svg else self.html
+        return FRAME.format(
+            lead=f"<pre>{escape(self.lead)}</pre>\n" if self.lead else "",
+            picture=NotebookPicture(self.svg).image(style) if self.svg else "",
+            page=page.replace("&", "&amp;").replace("'", "&#39;"),
+            height=self.height,
         )
 
     def __repr__(self) -> str:
@@ -74,7 +102,8 @@ def show(
     Raises:
         ValueError: there is no run, or the height is less than 1 pixel.
     """
-    return NotebookCell(to_html(traces_of(runs), title=title), height)
+    traces = traces_of(runs)
+    return NotebookCell(to_html(traces, title=title), height, svg=still(traces))
 
 
 def display(
@@ -95,7 +124,8 @@ def display(
     cell = NotebookCell("", height, said)
     python = sys.modules.get("IPython")
     if python is not None and python.get_ipython() is not None:
-        import_module("IPython.display").display(replace(cell, html=to_html(traces)))
+        shown = replace(cell, html=to_html(traces), svg=still(traces))
+        import_module("IPython.display").display(shown)
         return
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(said.encode(encoding, "replace").decode(encoding))
@@ -105,6 +135,16 @@ def traces_of(runs: Trace | HasTrace | Iterable[Trace | HasTrace]) -> list[Trace
     """Return the traces of one run or several."""
     several = list(runs) if isinstance(runs, Iterable) else [runs]
     return [run if isinstance(run, Trace) else run.trace for run in several]
+
+
+MOST_STRIPS = 5  # runs in a picture by step; a picture of more runs is a poster
+
+
+def still(traces: Sequence[Trace]) -> str:
+    """Return the still picture of the stepper over these runs: an SVG by step, or a poster."""
+    if len(traces) > MOST_STRIPS:
+        return to_svg(poster(traces))
+    return to_svg(by_step(traces), SLIDE)
 
 
 # -- Outputs of a lesson: a picture, a table, and lines of the package -----------------------------
@@ -122,12 +162,21 @@ class NotebookPicture:
         found = re.search(r"<title>(.*?)</title>", self.svg, re.S)
         return unescape(found[1]) if found else "a picture"
 
-    def _repr_html_(self) -> str:
+    def image(self, style: str = "max-width:100%;height:auto") -> str:
+        """Return an ``img`` of this style; it contains the picture."""
         data = base64.b64encode(self.svg.encode()).decode()
         return (
-            f'<img alt="{escape(self.title, quote=True)}" style="max-width:100%;height:auto" '
+            f'<img alt="{escape(self.title, quote=True)}" style="{style}" '
             f'src="data:image/svg+xml;base64,{data}"/>'
         )
+
+    def _repr_html_(self) -> str:
+        return self.image()
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return the picture, as an image of a page and as an SVG, and its title."""
+        drawn = {"text/html": self.image(), "image/svg+xml": self.svg}
+        return {**drawn, "text/plain": repr(self)}
 
     def __repr__(self) -> str:
         return f"<picture: {self.title}>"

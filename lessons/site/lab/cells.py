@@ -70,6 +70,8 @@ def html_of(value: Any) -> str:
     """Return the HTML that a notebook shows for a value."""
     if value is None:
         return ""
+    if hasattr(value, "_repr_mimebundle_"):
+        return value._repr_mimebundle_()["text/html"]
     has_own = hasattr(value, "_repr_html_")
     return value._repr_html_() if has_own else f"<pre>{escape(repr(value))}</pre>"
 
