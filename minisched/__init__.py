@@ -172,7 +172,7 @@ def check(
     """Hold the laws against runs, against loops of your own, or against the loops that are here.
 
     - ``check(run, ..)``, with runs, a comparison, traces or files of them: is each *identical* to
-      the first, does it *leak*, does it *race*, does it *overlap*?
+      the first, does it *leak*, does it *race*, does it *overlap*, is its device *busy*?
     - ``check(my_loop)`` or ``check("FILE.py:my_loop")``: random workloads (150; 20 in real time)
       on your loop. It is a generator like those in ``minisched/loops``. A design with other than
       two steps in flight and a ring is a ``Design`` (``minisched/loops/design.py``), which also

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .checks.answers import (
+    NO_LAWS,
     ORACLE,
     Answer,
     Recorded,
@@ -24,6 +25,7 @@ from .checks.judge import Finding, Verdict, breaks_the_same, judge
 from .checks.laws import LAWS, cause_rank, laws_on
 from .checks.many import CaseTally, Tried, case_of, try_seed
 from .checks.oracle import oracle_trace
+from .checks.overlap import is_profiled
 from .comparison import Comparison
 from .core.text import distinct
 from .defaults import in_words
@@ -161,7 +163,7 @@ def check_this(
 
 
 def check_runs(given: Iterable[Recorded], has_all: str = "--json has them all") -> Check:
-    """Answer the four questions about recorded runs; the first of several is the baseline.
+    """Answer the five questions about recorded runs; the first of several is the baseline.
 
     Raises:
         ValueError: two runs are of different workloads.
@@ -209,9 +211,12 @@ def said_of(run: Recorded, answers: Sequence[Answer], has_all: str) -> Iterator[
     yield f"{run.file}: {what}, {trace.clock} clock"
     if error := stopped_with(trace):
         yield f"  ✗ it stopped with {error}"
+    if is_profiled(trace):
+        yield "  ? identical? leaks? races?  Nothing to judge: a profile has times alone."
+        answers = [item for item in answers if item.question in NO_LAWS or item.word != "unknown"]
     for answer in answers:
         sign = SIGNS[answer.word] if answer.holds else "✗"
-        if answer.question == "overlaps" and answer.word == "no":
+        if answer.question in NO_LAWS and answer.word == "no":
             sign = "-"  # no law is broken
         yield f"  {sign} {answer.question + '?':<11} {answer.sentence}"
         yield from (f"    {'':<11} {line}" for line in answer.details[:MOST_SHOWN])

@@ -74,7 +74,7 @@ def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
     """
     return {
         run.file: [
-            identical(runs[0], run, len(runs)), *told(run), leaks(run), races(run), overlaps(run)
+            identical(runs[0], run, len(runs)), *told(run), leaks(run), races(run), *overlaps(run)
         ]
         for run in runs
     }  # fmt: skip
@@ -87,7 +87,7 @@ def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]
     """
     if any(stopped_with(run.trace) for run in runs):
         return False
-    laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
+    laws = [item for every in answers.values() for item in every if item.question not in NO_LAWS]
     if all(item.word == "unknown" for item in laws):
         return None
     return all(item.holds for item in laws)
@@ -176,6 +176,7 @@ def story_of(
 
 # -- Leaks, races, overlap, and violations that are reported without a question --------------------
 
+NO_LAWS = ("overlaps", "busy")  # questions about speed; a slow run breaks no law
 OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
 
 
@@ -244,16 +245,23 @@ def races(recorded: Recorded) -> Answer:
     return Answer("races", "no", said)
 
 
-def overlaps(recorded: Recorded) -> Answer:
-    """Answer whether the host works while the device computes; a serial run breaks no law."""
+def overlaps(recorded: Recorded) -> list[Answer]:
+    """Answer whether the host works ahead, and whether the device is busy; neither is a law."""
     trace = recorded.trace
     if not any(is_forward(item.lane) for item in trace.slices):
-        lacks = recorded.lacks or tuple(no_device(trace))
-        return unknown("overlaps", "no device is recorded in this file", lacks)
+        lacks, why = recorded.lacks or tuple(no_device(trace)), "no device is recorded in this file"
+        return [unknown("overlaps", why, lacks), unknown("busy", why)]
     found = report(trace, (*recorded.lacks, *hints(trace)), recorded.steps)
-    said = tuple(item for item in found.sentences if item != found.verdict.sentence)
+    about_host, about_device = (
+        found.sentences[: found.busy_from], found.sentences[found.busy_from :]
+    )  # fmt: skip
+    said = tuple(item for item in about_host if item != found.verdict.sentence)
     word = OVERLAPS[found.verdict.word]
-    return Answer("overlaps", word, found.verdict.sentence, said, figures=asdict(found))
+    host = Answer("overlaps", word, found.verdict.sentence, said, figures=asdict(found))
+    if not found.whole_ns:
+        return [host, unknown("busy", "no op of the device took any time", about_device)]
+    word = "yes" if found.is_busy else "no"
+    return [host, Answer("busy", word, about_device[0], about_device[1:])]
 
 
 SHORT_STEP = 100_000  # nanoseconds; no measured step of an engine is as short

@@ -1,189 +1,52 @@
-"""The verdict on overlap in a run and the causes of its idle time.
+"""The findings on overlap in a run: two verdicts, the causes of idle time, a gain, and a next step.
 
-An engine can have overlap enabled and still run serially, because some call of the host blocks
-until the device is done (vllm-omni #4442). Four facts decide: the number of steps launched ahead,
-the idle share of the device's time, how often it ran dry, and the blocking call of the host then.
+*Overlaps* is about the host: whether it works ahead (``ahead.py``). *Busy* is about the device:
+whether it works. A run that is overlapped and not busy is bound by its host, by a blocking call, or
+by missing requests.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from operator import attrgetter
 
 from ..trace import Slice, Trace
+from ..trace.events import is_host
+from .ahead import NO_BLOCK, NO_CALL, OverlapVerdict, overlap_verdict
 from .causes import (
     ARRIVAL,
     BLOCKED,
+    COPY,
+    HOST,
     HOST_WAIT,
     KERNEL_WAIT,
+    LATENCY,
+    MASK,
     OTHER,
+    UNKNOWN,
     WORK,
     Bubble,
-    Launch,
     bubbles,
     by_cause,
     by_phase,
-    device_gaps,
-    is_good_part,
-    launches,
 )
 from .course import Segment, course_of, path_to
-from .history import many, milliseconds, side_of
+from .history import milliseconds
 from .overlap import (
-    Interval,
+    TOKENS,
     call_of,
-    device_named,
     device_runs,
-    forward_lane,
     forward_lanes,
-    gaps,
     intersection,
     is_blocked,
     is_profiled,
     length,
-    nobody_there,
     span,
+    union,
     with_waits,
     work_of,
 )
-
-# -- Whether the host launches a step before the one before it has ended ---------------------------
-
-MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
-MOST_IDLE = 10  # percent of idle time; a device that idles more is not overlapped
-LEAST = 2  # steps after another one: fewer show nothing about a loop
-NO_BLOCK, NO_CALL = "no blocking call", "no recorded call"  # before a device ran dry
-VERDICTS = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
-
-
-@dataclass(frozen=True)
-class OverlapVerdict:
-    """``word`` is overlapped, partly, serial or unknown.
-
-    It is about one device, where ``steps`` begin: ``lane``. ``ahead`` of ``pairs`` steps were
-    launched before the one before had ended; ``late`` are the others. ``dry`` is when the device
-    had nothing queued, in nanoseconds. ``blocking`` counts the calls in which the host was blocked
-    then, the most frequent first. Steps and times after a moment without any request do not count;
-    ``deserted`` is the number of such times.
-    """
-
-    word: str
-    lane: str
-    steps: int
-    pairs: int
-    ahead: int
-    late: tuple[int, ...]
-    dry: tuple[Interval, ...]
-    dry_percent: float  # of the time from the device's first op to its last
-    deserted: int
-    blocking: dict[str, int]
-    sentence: str
-
-
-def overlap_verdict(trace: Trace) -> OverlapVerdict:
-    """Return the verdict on a trace, of this program or of a real engine."""
-    lane, known = forward_lane(trace), launches(trace)
-    absent = nobody_there(trace, side_of(lane)[0])
-
-    def is_served(start: int, end: int) -> bool:
-        """Return whether a request was there all the time from ``start`` to ``end``."""
-        return start >= end or not intersection(absent, ((start, end),))
-
-    steps: defaultdict[int, list[Slice]] = defaultdict(list)  # in the order in which they began
-    for op in trace.on(lane):
-        if op.step:
-            steps[op.step].append(op)
-    ahead = {  # of each step after another one: whether it was launched ahead
-        after[0].step: known[after[0].id].time <= max(item.end for item in before)
-        for before, after in pairwise(steps.values())
-        if after[0].id in known and is_served(before[-1].end, after[0].start)
-    }
-    empty = [gap for gap in device_gaps(trace, lane, known) if gap.cause == HOST_WAIT]
-    dry = [gap for gap in empty if is_served(gap.start, gap.end)]
-    hosts = {host: trace.on(host) for host in {known[gap.op].lane for gap in dry}}
-    calls, launchers, longest = Counter[str](), Counter[str](), 0
-    for gap in dry:
-        launch = known[gap.op]
-        call, ns = before_launch(gap, launch, hosts[launch.lane])
-        longest = max(longest, ns) if call == NO_CALL else longest
-        calls[call] += 1
-        launchers[launch.lane] += 1
-    runs = device_runs(trace, lane)
-    idle, gone = gaps(runs), intersection(gaps(runs), absent)
-    served = span(runs) - length(gone)
-    idle_percent = 100 * (length(idle) - length(gone)) / served if served else 0.0
-    good, whole = sum(ahead.values()), span(runs)
-    percent = 100 * good / len(ahead) if ahead else 0.0
-    word = "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
-    device, but = device_named(trace, lane), ""
-    if word == "overlapped" and idle_percent > MOST_IDLE:
-        word, but = "partly", f", but {device} idled for {idle_percent:.1f} % of the time"
-    if len(ahead) < LEAST:
-        word, where = "unknown", "no step is marked"
-        where = f"{many(len(steps), 'step')} here" if steps else where
-        sentence = (
-            f"Unknown: {where}, and a verdict needs {LEAST + 1} in a row, "
-            "launched by calls that are known."
-        )
-        sentence = sentence if known else "Unknown: the trace has no call that launched an op."
-        sentence = sentence if trace.on(lane) else "Unknown: nothing ran on a device in this trace."
-    else:
-        dryness = ran_dry(calls, launchers, longest) if whole else "has only ops of no duration."
-        sentence = (
-            f"{VERDICTS[word]}: {'' if device == 'the device' else f'on {device}, '}{good} "
-            f"of {len(ahead)} steps ({percent:.0f} %) were launched before the previous one had "
-            f"ended{but}; {device} {dryness}"
-        )
-    return OverlapVerdict(
-        word, lane, len(steps), len(ahead), good,
-        late=tuple(step for step, is_ahead in ahead.items() if not is_ahead),
-        dry=tuple((gap.start, gap.end) for gap in dry),
-        dry_percent=100 * sum(gap.duration for gap in dry) / whole if whole else 0.0,
-        deserted=len(empty) - len(dry), blocking=dict(calls.most_common()), sentence=sentence,
-    )  # fmt: skip
-
-
-def before_launch(gap: Bubble, launch: Launch, items: Sequence[Slice]) -> tuple[str, int]:
-    """Return why a launch was late: the blocking call, or that no call was made; and how long.
-
-    ``items`` are all slices of the launching thread. A call, or a stretch without one, counts if it
-    reached into the gap and lasted at least half as long. The longest is the answer.
-    """
-    times = Counter[str]()
-    at = launch.since
-    for item in reversed(items[: bisect_left(items, at, key=attrgetter("start"))]):
-        if at > gap.start:
-            times[NO_CALL] = max(times[NO_CALL], at - item.end)
-        if item.end < gap.start:
-            break
-        if is_blocked(item):
-            times[call_of(item)] += item.duration
-        at = item.start
-    call, ns = max(times.items(), key=lambda item: item[1], default=("", 0))
-    return (call, ns) if ns and is_good_part(ns, gap.duration) else (NO_BLOCK, 0)
-
-
-def ran_dry(calls: Counter[str], launchers: Counter[str], longest: int) -> str:
-    """Return how often a device ran dry, and the most frequent reason.
-
-    ``longest`` is the longest stretch in which the launching thread made no call, in nanoseconds.
-    """
-    if not calls:
-        return "never ran dry."
-    [(call, count)], [(launcher, _)] = calls.most_common(1), launchers.most_common(1)
-    thread, dry = "the host" if launcher == "host" else f"the {launcher}", calls.total()
-    how = f"{thread} had just been blocked in {call}"
-    how = f"no call had blocked {thread}" if call == NO_BLOCK else how
-    up_to = "" if count == 1 else "up to "
-    quiet = f"{thread} had made no recorded call for {up_to}{milliseconds(longest)}"
-    how = quiet if call == NO_CALL else how
-    each = "each time" if count == dry else f"{count} times"
-    return f"ran dry once; {how}." if dry == 1 else f"ran dry {dry} times; {each} {how}."
-
 
 # -- The largest share of the idle time ------------------------------------------------------------
 
@@ -241,8 +104,11 @@ def largest_bubble(found: Sequence[Bubble]) -> Largest | None:
     return Largest(cause, phase, causes[cause], percent, phase_ns)
 
 
-# -- All of it: verdict, bubbles and bound ---------------------------------------------------------
+# -- Both verdicts, bubbles and bound --------------------------------------------------------------
 
+BUSY = 90  # percent of the time; a device that works less is not busy
+LEAST_BLOCKED = 0.01  # of the time; shorter blocking calls are left out
+LARGE = 0.1  # of the idle time; a cause that took less is not explained
 MOST_LETTERS = 60  # of a name in a sentence
 
 
@@ -265,19 +131,35 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class BlockingCall:
+    """A call in which the host was blocked, ``count`` times, for ``ns`` in all.
+
+    ``where`` is the innermost functions of Python around the longest one; empty: not recorded.
+    """
+
+    call: str
+    ns: int
+    count: int
+    where: str
+
+
+@dataclass(frozen=True)
 class OverlapFindings:
     """The findings of the overlap check on one trace; times in nanoseconds.
 
     ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
     first. ``critical`` is the critical path by lane and name, together the makespan (empty:
-    nothing that was recorded ran then). ``largest`` is None where no device idled. ``lacks`` are
-    sentences on missing parts of a profiler's file, and ``steps`` is one on what its steps are.
-    ``sentences`` is all of it to be read, the verdict first.
+    nothing that was recorded ran then). ``largest`` is None where no device idled. ``blocked`` are
+    the blocking calls, the longest in all first. ``lacks`` are sentences on missing parts of a
+    profiler's file, and ``steps`` is one on what its steps are. ``sentences`` is all of it to be
+    read, the verdict first; those from the index ``busy_from`` on are about the device.
     """
 
     makespan_ns: int
     bubble_ns: int
     idle_percent: float  # of the time from a device's first op to its last, over all devices
+    busy_percent: float  # the rest, in which a request was there
+    hidden_percent: float  # of the host's work: the share that was done while a device worked
     unknown_percent: float  # of idle time
     causes: dict[str, int]
     phases: dict[str, int]
@@ -285,25 +167,47 @@ class OverlapFindings:
     verdict: OverlapVerdict
     bound: Bound
     largest: Largest | None
+    blocked: tuple[BlockingCall, ...]
     lacks: tuple[str, ...]
     devices: int
     steps: str
+    whole_ns: int  # from a device's first op to its last, over all devices
+    advice: str = ""
     sentences: tuple[str, ...] = ()
+    busy_from: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether the devices work nearly all the time in which a request is there."""
+        return self.busy_percent >= BUSY
+
+    @property
+    def gain(self) -> float:
+        """Return how many times as long as the bound the run took."""
+        return self.makespan_ns / self.bound.ns if self.bound.ns else 1.0
 
 
 def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
     """Return the findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
     trace = with_waits(trace)
     found, verdict, lanes = bubbles(trace), overlap_verdict(trace), forward_lanes(trace)
-    idle, whole = by_cause(found), sum(span(device_runs(trace, lane)) for lane in lanes)
-    total = sum(idle.values())
-    work = {lane: length(busy) for lane, busy in work_of(trace).items()}
+    idle, runs = by_cause(found), [device_runs(trace, lane) for lane in lanes]
+    total, whole = sum(idle.values()), sum(map(span, runs))
+    served = whole - idle.get(ARRIVAL, 0)
+    intervals = work_of(trace)
+    work = {lane: length(busy) for lane, busy in intervals.items()}
     busiest = max(work, key=lambda lane: work[lane], default="")
     bound = work.get(busiest, 0)
+    device = union(Slice(0, "", "", start, end) for busy in runs for start, end in busy)
+    hosts = [busy for lane, busy in intervals.items() if is_host(lane)]
+    hidden, worked = (sum(length(intersection(busy, device)) for busy in hosts),
+                      sum(map(length, hosts)))  # fmt: skip
     figures = OverlapFindings(
         makespan_ns=trace.end,
         bubble_ns=total,
         idle_percent=100 * total / whole if whole else 0.0,
+        busy_percent=100 * (whole - total) / served if served else 0.0,
+        hidden_percent=100 * hidden / worked if worked else 0.0,
         unknown_percent=100 * idle.get("unknown", 0) / total if total else 0.0,
         causes=idle,
         phases={": ".join(filter(None, name)): ns for name, ns in by_phase(found).items()},
@@ -311,12 +215,19 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
         verdict=verdict,
         bound=Bound(bound, busiest, work, 100 * bound / trace.end if trace.end else 100.0),
         largest=largest_bubble(found),
+        blocked=tuple(blocking_calls(trace)),
         lacks=lacks,
         devices=max(1, len(lanes)),
         steps=steps,
+        whole_ns=whole,
     )
-    said = [*lacks, verdict.sentence, *filter(None, [steps]), *_sentences(trace, figures)]
-    return replace(figures, sentences=tuple(said))
+    figures = replace(figures, advice=advice_on(figures))
+    said = [*lacks, verdict.sentence, *filter(None, [steps])]
+    if work and worked:
+        share = f"{figures.hidden_percent:.0f} %"
+        said.append(f"While the device was busy, the host did {share} of its work.")
+    about_device = _sentences(trace, figures)
+    return replace(figures, sentences=(*said, *about_device), busy_from=len(said))
 
 
 def critical_path(trace: Trace) -> dict[str, int]:
@@ -332,45 +243,121 @@ def critical_path(trace: Trace) -> dict[str, int]:
     return {name: ns for name, ns in sums.most_common() if ns}
 
 
+def blocking_calls(trace: Trace) -> list[BlockingCall]:
+    """Return the calls in which threads of the host were blocked, the longest in all first."""
+    found: dict[str, list[Slice]] = {}
+    for item in filter(is_blocked, trace.slices):
+        found.setdefault(call_of(item), []).append(item)
+    calls = list[BlockingCall]()
+    for call, items in found.items():
+        longest = max(items, key=lambda item: item.duration)
+        ns = sum(item.duration for item in items)
+        calls.append(BlockingCall(call, ns, len(items), str(longest.attrs.get("where", ""))))
+    return sorted(calls, key=lambda item: -item.ns)
+
+
 def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
-    """Yield the idle time of the devices with its causes, and the bound."""
+    """Yield the verdict on the devices, their idle time with its causes, the bound, and advice."""
     one, known = found.devices == 1, found.verdict.word != "unknown"
-    subject = "Between its first op and its last, the device"
-    if not one:
-        subject = f"Each between its first op and its last, the {found.devices} devices"
+    subject = "the device" if one else f"the {found.devices} devices"
+    if found.whole_ns:
+        busy = milliseconds(found.whole_ns - found.bubble_ns)
+        served = milliseconds(found.whole_ns - found.causes.get(ARRIVAL, 0))
+        where = "between its first op and its last" if one else (
+            "each between its first op and its last, added up"
+        )  # fmt: skip
+        when = "" if ARRIVAL not in found.causes else ", while a request was there"
+        least = "" if found.is_busy else f"; busy is {BUSY} % and more"
+        yield (
+            f"{'Busy' if found.is_busy else 'Not busy'}: {subject} worked for {busy} of {served} "
+            f"({found.busy_percent:.1f} %), {where}{when}{least}."
+        )
     if found.causes:
         parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
-        of = "of that time" if one else "of their time, added up"
-        share = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} % {of})"
-        yield f"{subject} idled for {share}: {parts}."
-    elif known:
-        yield f"{subject} never idled."
+        yield f"Idle time: {milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} %): {parts}."
     if is_profiled(trace):
-        if means := "; ".join(MEANINGS[cause] for cause in MEANINGS if cause in found.causes):
+        large = [cause for cause, ns in found.causes.items() if ns >= LARGE * found.bubble_ns]
+        if means := "; ".join(MEANINGS[cause] for cause in MEANINGS if cause in large):
             yield f"{means[0].upper()}{means[1:]}."
-        yield from _blocked_words(trace)
+        yield from _blocked_words(trace, found.blocked)
     if found.unknown_percent:
         yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
     largest = found.largest
-    if largest and (largest.cause != KERNEL_WAIT or found.idle_percent > MOST_IDLE):
+    if largest and (largest.cause != KERNEL_WAIT or not found.is_busy):
         yield largest.sentence
     if known and (bound := found.bound).ns:
         yield (
             f"These batches cannot take less than {milliseconds(bound.ns)} unless their work gets "
             f"faster, because lane {bound.lane} has that much work; "
-            f"this run took {milliseconds(found.makespan_ns)}."
+            f"this run took {milliseconds(found.makespan_ns)}, {found.gain:.2f} times as long."
         )
+    if found.advice:
+        yield f"Next: {found.advice}"
 
 
-def _blocked_words(trace: Trace) -> Iterator[str]:
-    """Yield the call in which the host was blocked most."""
-    blocked, threads = Counter[str](), set[str]()
-    for item in filter(is_blocked, trace.slices):
-        blocked[call_of(item)] += item.duration
-        threads.add(item.lane)
-    if total := blocked.total():
-        [(call, ns)] = blocked.most_common(1)
-        most = "" if len(blocked) == 1 else f", {milliseconds(ns)} of it"
-        several = f"{len(threads)} threads of the host, added up, were"
-        subject = "The host was" if len(threads) == 1 else several
-        yield f"{subject} blocked for {milliseconds(total)}{most} in {shortened(call)}."
+def _blocked_words(trace: Trace, blocked: Sequence[BlockingCall]) -> Iterator[str]:
+    """Yield the call in which the host was blocked most, and where it was made."""
+    total = sum(item.ns for item in blocked)
+    if not total or total < LEAST_BLOCKED * trace.end:
+        return
+    threads, most = {item.lane for item in filter(is_blocked, trace.slices)}, blocked[0]
+    part = "" if len(blocked) == 1 else f", {milliseconds(most.ns)} of it"
+    several = f"{len(threads)} threads of the host, added up, were"
+    subject = "The host was" if len(threads) == 1 else several
+    where = f"; the call was made in {most.where}" if most.where else ""
+    yield f"{subject} blocked for {milliseconds(total)}{part} in {shortened(most.call)}{where}."
+
+
+# -- The next thing to do --------------------------------------------------------------------------
+
+UNEXPLAINED = "record what happens while the device idles, because nothing recorded explains it."
+REMEDIES = {  # of a cause of idle time, if no blocking call is the reason
+    ARRIVAL: "send more requests, because the device is idle while none is there.",
+    KERNEL_WAIT: "launch the kernels as one graph, because most gaps are between single kernels.",
+    OTHER: "look for the stream or the event that the device waits for, with "
+    "`minisched view overlap FILE --part steps`.",
+    LATENCY: UNEXPLAINED,
+    UNKNOWN: UNEXPLAINED,
+    COPY: "copy on a stream of its own, and wait for the copy after the next launch.",
+    MASK: "build the mask while the forward pass runs, and sample afterwards.",
+}
+
+
+def advice_on(found: OverlapFindings) -> str:
+    """Return the next thing to do, as a sentence that begins with a verb; empty: nothing ran."""
+    verdict, largest = found.verdict, found.largest
+    if not found.whole_ns:
+        return ""
+    if found.is_busy and verdict.word == "unknown":
+        return "record three steps in a row, because the time between steps is not in this file."
+    if found.is_busy:
+        return "nothing on the host; only less work for the device makes this run faster."
+    if largest is None:
+        return ""
+    if largest.cause == ARRIVAL:
+        return REMEDIES[ARRIVAL]
+    blocking = next(iter(verdict.blocking), "")
+    call = largest.phase if largest.cause == BLOCKED else blocking
+    if verdict.word in ("serial", "partly") and not is_in_the_way(call, found):
+        return (
+            "launch each step before the result of the previous one is processed; the device "
+            "takes the new tokens from its own memory."
+        )
+    if is_in_the_way(call, found):
+        where = next((item.where for item in found.blocked if item.call == call), "")
+        place = f", in {where.partition(', from ')[0]}" if where else ""
+        return (
+            f"do not block the host in {shortened(call)}{place}: copy the value to pinned memory "
+            "without blocking, and read it after the next launch."
+        )
+    if largest.cause in (HOST, HOST_WAIT):
+        part = f", above all {shortened(largest.phase)}" if largest.phase else ""
+        return f"make the host's work shorter{part}: the device waits for it."
+    return REMEDIES.get(largest.cause, f"shorten {largest.cause}, which the device waits for.")
+
+
+def is_in_the_way(call: str, found: OverlapFindings) -> bool:
+    """Return whether a name is that of a recorded call, and not of the wait for a step's tokens."""
+    if call in ("", NO_BLOCK, NO_CALL, TOKENS):
+        return False
+    return any(item.call == call for item in found.blocked)

@@ -89,12 +89,15 @@ def is_blocked(item: Slice) -> bool:
     return item.name == "wait" and is_host(item.lane)
 
 
+TOKENS = "the wait for a step's tokens"
+
+
 def call_of(item: Slice) -> str:
     """Return the call that blocked the host: ``cudaStreamSynchronize (aten::item)``.
 
     In our own traces it is a copy.
     """
-    call = str(item.attrs.get("call", item.attrs.get("named", "the wait for a step's tokens")))
+    call = str(item.attrs.get("call", item.attrs.get("named", TOKENS)))
     within = item.attrs.get("within", "")
     return f"{call} ({within})" if within else call
 

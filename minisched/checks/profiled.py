@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
+from sys import intern
 from typing import NamedTuple
 
 from ..trace import Edge, Slice, Trace
@@ -130,6 +131,8 @@ BLOCKS = re.compile(
     r"\S*Synchronize\w*|ur(QueueFinish|EventWait)|cnrtQueueSync"  # of any device's runtime
     r"|(cuda|hip|cu|aclrt|cnrt)Memcpy\w*(?<!Async)"
 )
+FRAME = re.compile(r".*\.pyx?\(\d+\): ")  # aiter_backend.py(412): forward
+AROUND = re.compile(r"contextlib\.py|.*: __torch_(function|dispatch)__$")  # not the caller
 VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")  # cudaLaunchKernel_v7000, as CUPTI names it
 
 
@@ -181,8 +184,20 @@ def host_slices(
             number = launches[call.correlation] = next(numbers)
             yield Slice(number, lane, "launch", start, ready, attrs={**attrs})
         if blocks:
+            if where := innermost([item.name for item in inside]):
+                attrs["where"] = where
             yield Slice(next(numbers), lane, "wait", ready, call.end, attrs={**attrs})
         free = call.end
+
+
+MOST_FRAMES = 3  # functions of Python in a sentence
+
+
+def innermost(names: Sequence[str]) -> str:
+    """Return the functions of Python around a call, the innermost first; ``names`` are ranges."""
+    frames = [name for name in map(plain, reversed(names)) if FRAME.match(name)]
+    frames = [name for name in frames if not AROUND.match(name)] or frames
+    return intern(", from ".join(frames[:MOST_FRAMES]))
 
 
 # -- Steps: a file has no numbers for them, so a marked range makes its launches a step ------------

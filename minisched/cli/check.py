@@ -54,7 +54,7 @@ def check(
     unpacked_mib: int = UNPACKED,
     json: bool = JSON,
 ) -> int:
-    """Check recorded runs (identical, leaks, races, overlaps), or draw random workloads.
+    """Check recorded runs (identical, leaks, races, overlaps, busy), or draw workloads.
 
     Without a trace it draws random workloads. Each runs on up to 12 designs (a
     loop with a relay and options); together they reach every loop. Exit code 1:
@@ -122,7 +122,7 @@ def show(found: Check, files: Sequence[str]) -> None:
 def check_traces(
     paths: Sequence[Path], draw: Path | None, step: str, device_lane: str, unpacked_mib: int
 ) -> Check:
-    """Answer the four questions about each run; the other parameters are options of ``check``.
+    """Answer the questions about each run; the other parameters are options of ``check``.
 
     Raises:
         ValueError: a file can't be read, or no picture has such a name.

@@ -23,8 +23,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.ahead import overlap_verdict
 from minisched.checks.causes import idle_gaps, launches
-from minisched.checks.findings import OverlapFindings, overlap_verdict, report
+from minisched.checks.findings import OverlapFindings, report
 from minisched.checks.foreign import NotAProfile, read_foreign
 from minisched.checks.overlap import length, union
 from minisched.checks.profiled import is_step
@@ -207,19 +208,20 @@ def copies_that_block(path: Path, call: str) -> OverlapFindings:
     return judged(path, events)
 
 
-def test_an_idle_device_gets_no_tick_and_the_call_that_blocked_meanwhile_is_named(
+def test_an_idle_device_is_not_busy_and_the_call_that_blocked_meanwhile_is_named(
     tmp_path: Path,
 ) -> None:
     found = copies_that_block(tmp_path / "t.json", "cudaMemcpyAsync")
     told, largest = found.verdict, found.largest
-    assert (told.ahead, told.pairs, told.word) == (4, 4, "partly") and found.idle_percent > 40
-    assert f"the device idled for {found.idle_percent:.1f} % of the time" in told.sentence
+    assert (told.ahead, told.pairs, told.word) == (4, 4, "overlapped") and found.idle_percent > 40
+    assert not found.is_busy and found.sentences[found.busy_from].startswith("Not busy: the device")
     assert largest is not None and largest.cause == "blocked host" == max(
         found.causes, key=lambda cause: found.causes[cause]
     )
     assert largest.phase == "cudaMemcpyAsync" and largest.percent > 90
     assert "the host was in cudaMemcpyAsync" in largest.sentence
     assert largest.sentence in found.sentences
+    assert found.advice.startswith("do not block the host in cudaMemcpyAsync: ")
     launched = copies_that_block(tmp_path / "t.json", "cudaLaunchKernel")
     assert launched.largest is not None and launched.largest.cause == "other", "no call blocked"
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.ahead import overlap_verdict
 from minisched.checks.causes import ARRIVAL, HOST, bubbles, by_cause, by_phase, lost_ns
 from minisched.checks.course import course_of
-from minisched.checks.findings import overlap_verdict, report
+from minisched.checks.findings import report
 from minisched.checks.overlap import ideal_speedup, measure, step_intervals, union, with_waits
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
@@ -260,18 +261,54 @@ def test_a_device_whose_ops_take_no_time_cannot_run_dry() -> None:
     assert found.sentence.endswith("; the device has only ops of no duration.")
 
 
-def test_a_device_that_idles_is_not_overlapped_however_early_its_steps_are_launched() -> None:
+def test_a_device_that_idles_is_not_busy_however_early_its_steps_are_launched() -> None:
     """Three steps are launched in time, but each waits for something else on the device."""
-    for pause, word in ((0, "overlapped"), (1, "overlapped"), (60, "partly")):
+    for pause, is_busy in ((0, True), (1, True), (60, False)):
         ran, edges, at = list[tuple[str, str, int, int, int]](), "", 10
         for step in range(1, 5):
             ran += [("host", "launch", 2 * step, 2 * step + 1, step),
                     ("forward", "forward", at, at + 40, step)]  # fmt: skip
             edges += f" {2 * step - 1}-{2 * step}"
             at += 40 + pause
-        found = overlap_verdict(by_hand(*ran, edges=edges))
-        assert (found.ahead, found.pairs, found.word) == (3, 3, word)
-        assert ("but the device idled for 52.9 % of the time" in found.sentence) is (pause == 60)
+        found = report(by_hand(*ran, edges=edges))
+        told = found.verdict
+        assert (told.ahead, told.pairs, told.word) == (3, 3, "overlapped")
+        assert found.is_busy is is_busy and found.sentences[found.busy_from].startswith(
+            "Busy: " if is_busy else "Not busy: the device worked for 0.16 ms of 0.34 ms (47.1 %)"
+        )
+
+
+def turns(host: int, device: int, pause: int, count: int = 6) -> Trace:
+    """Return serial or overlapped turns, in microseconds.
+
+    The host works for ``host`` and launches a step of ``device`` at the end of that work. Before
+    the next turn it pauses.
+    """
+    ran, edges, at = list[tuple[str, str, int, int, int]](), "", 0
+    for step in range(1, count + 1):
+        start, launched = at, at + host
+        ran += [("host", "schedule", start, launched - 2, step),
+                ("host", "launch", launched - 2, launched, step),
+                ("forward", "forward", launched, launched + device, step)]  # fmt: skip
+        edges += f" {3 * step - 1}-{3 * step}"
+        at = launched + pause
+    return by_hand(*ran, edges=edges)
+
+
+def test_a_host_without_a_pause_is_overlapped_and_the_limit() -> None:
+    """No step is launched before the previous one has ended, yet nothing is left to overlap."""
+    found = report(turns(host=100, device=60, pause=0))
+    assert found.verdict.word == "overlapped" and found.verdict.is_host_bound
+    assert (found.verdict.ahead, found.verdict.pauseless, found.verdict.percent) == (0, 5, 100)
+    assert found.verdict.sentence.startswith(
+        "Overlapped and bound by its host: 0 of 5 steps (0 %) were launched before the previous "
+        "one had ended, and before 5 more the host worked without a pause; "
+    )
+    assert not found.is_busy and found.advice.startswith("make the host's work shorter")
+    for device, pause in ((60, 60), (9, 9), (60, 20)):
+        paused = report(turns(100, device, pause))
+        assert paused.verdict.word == "serial", "the host works 90 % of the time, but not meanwhile"
+        assert paused.advice.startswith("launch each step before")
 
 
 def during_a_wait(name: str, tail: int) -> Trace:

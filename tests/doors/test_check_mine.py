@@ -50,13 +50,15 @@ def test_a_profile_gets_an_answer(door: Door, tmp_path: Path, profile: Path) -> 
     assert answer.first.startswith(f"{profile.name}: ") and "overlaps?" in answer.out
 
 
-def test_a_recorded_run_gets_four_answers(door: Door) -> None:
+def test_a_recorded_run_gets_five_answers(door: Door) -> None:
     answer = door("minisched check out/overlap.json")
     assert (answer.code, answer.first) == (
         0,
         "out/overlap.json: overlap on sim hash, virtual clock",
     )
-    assert all(f"{word}? " in answer.out for word in ("identical", "leaks", "races", "overlaps"))
+    assert all(
+        f"{word}? " in answer.out for word in ("identical", "leaks", "races", "overlaps", "busy")
+    )
 
 
 def test_a_good_loop_holds_every_law(door: Door, tmp_path: Path) -> None:
