@@ -16,6 +16,7 @@ from pytest import MonkeyPatch
 
 from minisched.checks.causes import lost_ns, waits
 from minisched.checks.overlap import device_busy, host_busy, intersection, length, measure, union
+from minisched.checks.profiled import is_step
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST
 from minisched.devices.registry import open_device
@@ -378,3 +379,13 @@ def test_the_model_of_own_model_md_runs_and_has_40_lines() -> None:
     found = names["found"]
     assert found.identical and not found.errors
     assert min(len(set(tokens)) for tokens in found.runs[0].outputs.values()) > 4
+
+
+# -- recipes.md: the ranges that mark steps --------------------------------------------------------
+
+
+def test_check_takes_each_range_of_the_recipes_for_a_step() -> None:
+    table = next(it for it in tables("lessons/site/docs/recipes.md") if it[0][-1] == "range")
+    names = [name for row in table[1:] for name in re.findall("`([^`]+)`", row[-1])]
+    assert len(names) == 8 and all(map(is_step, names))
+    assert not is_step("scheduler.get_next_batch_to_run")

@@ -59,6 +59,7 @@ lessons/site/docs/when_overlap_wins
 :caption: Check and compare
 
 lessons/site/docs/check_mine
+lessons/site/docs/recipes
 museum
 lessons/site/docs/designs
 diagrams/index
