@@ -44,7 +44,7 @@ def build_wheel(folder: Path) -> Path:
     skip = shutil.ignore_patterns("__pycache__", "site")
     for name in ("minisched", "lessons"):
         shutil.copytree(ROOT / name, source / name, ignore=skip)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, source / name)
     quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     build = [sys.executable, "-m", "pip", "wheel", *quiet, "-w", str(folder), str(source)]

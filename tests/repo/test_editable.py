@@ -43,7 +43,7 @@ def test_an_editable_install_is_seen_by_a_strict_type_checker(tmp_path: Path) ->
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("minisched", "lessons"):
         shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     (copy / "dist").mkdir()
     subprocess.run([sys.executable, "-c", BUILD], cwd=copy, check=True, capture_output=True)

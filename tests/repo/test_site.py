@@ -571,8 +571,9 @@ def installs(cell: str, is_there: bool) -> list[str]:
 def test_the_repository_s_address_stands_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     path = lessons.lessons()[0]
     monkeypatch.delenv("MINISCHED_GITHUB", raising=False)
-    urls = '[project.urls]\nRepository = "https://github.com/some-body/else-where"\n'
-    for text, name in ((urls, "some-body/else-where"), ("[project]\n", "")):
+    for name in ("some-body/else-where", ""):
+        address = f"https://github.com/{name}" if name else ""
+        text = f'[tool.minisched]\nrepository = "{address}"\n'
         monkeypatch.setattr("pages.repository.text", lambda path, text=text: text)
         assert repository.github() == name
         assert (f"/github/{name}/blob/" in lessons.line_of(path)) == bool(name)

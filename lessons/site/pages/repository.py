@@ -25,10 +25,10 @@ def text(path: str) -> str:
 def github() -> str:
     """Return ``OWNER/NAME`` on GitHub; its branch ``gh-pages`` has the built site. May be empty.
 
-    It comes from pyproject's ``project.urls.Repository``, or from ``MINISCHED_GITHUB`` in a fork.
+    It comes from pyproject's ``tool.minisched.repository``, or from ``MINISCHED_GITHUB`` in a fork.
     """
-    urls = tomllib.loads(text("pyproject.toml"))["project"].get("urls", {})
-    _, _, name = urls.get("Repository", "").partition("https://github.com/")
+    address: str = tomllib.loads(text("pyproject.toml"))["tool"]["minisched"]["repository"]
+    _, _, name = address.rstrip("/").partition("https://github.com/")
     return os.environ.get("MINISCHED_GITHUB", "") or name
 
 

@@ -1,0 +1,139 @@
+"""The package as an index shows it and as a user installs it: metadata, links, lowest versions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+
+import minisched
+from minisched.cli.app import COMMANDS
+from tests.doors.conftest import ROOT
+
+SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "README.zh-CN.md", "LICENSE",
+           "CHANGELOG.md", "CONTRIBUTING.md")  # fmt: skip
+ADDRESS = "https://github.com/some-body/some-fork"
+
+
+def metadata_of(wheel: Path) -> Message:
+    """Return the metadata of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+        return message_from_bytes(archive.read(name))
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """Return setup.py as a module; it builds nothing then."""
+    spec = spec_from_file_location("setup_script", ROOT / "setup.py")
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_wheel_has_one_version_and_all_that_an_index_shows(wheel: Path) -> None:
+    found = metadata_of(wheel)
+    assert found["Version"] == minisched.__version__
+    assert found["Author"] == "The minisched authors" and found["License-Expression"]
+    assert len(found["Keywords"].split(",")) >= 5
+    versions = {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)}
+    assert versions | {"Typing :: Typed"} <= set(found.get_all("Classifier", []))
+    assert found["Description-Content-Type"] == "text/markdown"
+
+
+def links(markdown: str) -> list[str]:
+    """Return where each link and picture of a page leads."""
+    return re.findall(r"\]\(([^()\s]+)\)", markdown)
+
+
+def test_no_link_of_the_long_description_is_relative(script: ModuleType) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    relative = [to for to in links(readme) if not to.startswith("http")]
+    assert len(relative) > 20
+    assert all((ROOT / to.partition("#")[0]).exists() for to in relative)
+    without = script.long_description(readme, "")
+    assert all(to.startswith("https://") for to in links(without))
+    assert "the lessons" in without and "![" not in without
+    absolute = script.long_description(readme, ADDRESS)
+    for before, after in zip(links(readme), links(absolute), strict=True):
+        assert after in (before, f"{ADDRESS}/blob/main/{before}", f"{ADDRESS}/raw/main/{before}")
+        assert after.startswith("https://")
+    assert f"]({ADDRESS}/raw/main/diagrams/compare.svg)" in absolute
+
+
+def test_one_variable_has_the_address(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINISCHED_GITHUB", raising=False)
+    assert bool(script.project_urls(script.address())) == bool(script.address())
+    monkeypatch.setenv("MINISCHED_GITHUB", "some-body/some-fork")
+    urls = script.project_urls(script.address())
+    assert urls["Homepage"] == "https://some-body.github.io/some-fork/"
+    assert {"Repository", "Issues", "Changelog"} < set(urls) and urls["Repository"] == ADDRESS
+
+
+@pytest.mark.thorough
+def test_the_sdist_builds_the_same_wheel_and_both_pass_the_index_s_checks(
+    wheel: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    for name in ("minisched", "lessons"):
+        ignored = shutil.ignore_patterns("__pycache__", "site")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in SOURCES:
+        shutil.copyfile(ROOT / name, source / name)
+
+    def run(*arguments: object) -> None:
+        command = [sys.executable, "-m", *map(str, arguments)]
+        own = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=own, timeout=600)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+    built = tmp_path / "dist"
+    run("build", "--no-isolation", "--outdir", built, source)  # the wheel from the sdist
+    (again,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        assert set(first.namelist()) == set(second.namelist())
+    run("twine", "check", "--strict", *built.iterdir())
+    run("check_wheel_contents", again)
+
+
+@pytest.mark.thorough
+def test_every_help_and_a_comparison_work_with_the_lowest_versions(
+    wheel: Path, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "low", with_pip=True)
+    programs = tmp_path / "low" / "bin"
+    wanted = [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist", [])]
+    lowest = [
+        f"{one.name}=={bound.version}"
+        for one in wanted if one.marker is None
+        for bound in one.specifier if bound.operator == ">="
+    ]  # fmt: skip
+    assert len(lowest) == 2
+    pip = [programs / "pip", "--quiet", "--disable-pip-version-check", "install"]
+    subprocess.run([*pip, "--force-reinstall", wheel, *lowest], check=True, timeout=600)
+    lines = [[name, "--help"] for name in COMMANDS]
+    lines += [
+        ["--help"],
+        ["--version"],
+        ["compare", "--requests", "2"],
+        ["check", "out/serial.json"],
+    ]
+    for line in lines:
+        done = subprocess.run(
+            [programs / "minisched", *line], cwd=tmp_path, capture_output=True, text=True,
+            env={"PATH": str(programs), "HOME": str(tmp_path)}, timeout=300,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr.strip()) == (0, ""), line
