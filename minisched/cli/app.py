@@ -28,6 +28,7 @@ COMMANDS = {  # with the example below each command's help; museum has commands 
     "map": "--host-ms 3 --device-ms 12 --loops overlap,vllm_async",
     "presets": "",
     "fetch": "smollm2",
+    "models": "",
     "learn": "--no-open",
     "doctor": "",
     "museum": "",

@@ -35,6 +35,8 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 BODIES = ("model", "transformer", "backbone", "gpt_neox", "language_model")  # all but the head
 STATES = ("KVCache", "RotatingKVCache")  # mlx-lm's caches that keep keys and values alone
 CONTEXTS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+MASK_AXES = (4, 5)
+PRIME = 11  # rows of a first call: as no axis of heads, so that a mask with too few axes fails
 USUAL_CONTEXT = 2048  # positions, where config.json has no limit; transformers' for a Llama
 
 # -- The cache of a layer --------------------------------------------------------------------------
@@ -54,13 +56,16 @@ class PagedRows:
         self.read = page_table[cells + mx.minimum(self.seen, at[:, -1:])]  # [rows, width]
         self.write = page_table[cells + at].reshape(-1)  # [rows * extent]
 
-    def mask(self, window_size: int | None) -> mx.array:
-        """Return the visible positions of each token, [rows, 1, extent, width] booleans."""
+    def mask(self, window_size: int | None, axes: int) -> mx.array:
+        """Return the visible positions of each token, booleans [rows, 1, extent, width].
+
+        A mask of five ``axes`` has another 1 after the rows, for groups of heads.
+        """
         at = self.positions[..., None]
         mask = self.seen <= at
         if window_size is not None:
             mask = mask & (self.seen > at - window_size)
-        return mask[:, None]
+        return mask.reshape(len(mask), *[1] * (axes - 3), *mask.shape[1:])
 
 
 class PagedCache:
@@ -68,7 +73,8 @@ class PagedCache:
 
     rows: PagedRows  # of the call that is built now
 
-    def __init__(self, num_slots: int, like: tuple[mx.array, mx.array]) -> None:
+    def __init__(self, num_slots: int, like: tuple[mx.array, mx.array], axes: int) -> None:
+        self.axes = axes
         self.pools = [
             mx.zeros((num_slots, each.shape[1], each.shape[3]), each.dtype) for each in like
         ]
@@ -80,7 +86,7 @@ class PagedCache:
 
     def make_mask(self, *_: Any, window_size: int | None = None, **__: Any) -> mx.array:
         """Return the mask of a layer; ``window_size`` is that of a sliding window."""
-        return self.rows.mask(window_size)
+        return self.rows.mask(window_size, self.axes)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, ...]:
         """Write [rows, kv_heads, extent, d], and return [rows, kv_heads, width, d] of each."""
@@ -91,18 +97,39 @@ class PagedCache:
 
 
 class ShapeCache:
-    """A cache for one token, which shows the keys and values that a layer keeps."""
+    """A cache for one token in each row, which shows the keys and values that a layer keeps."""
 
     offset = 0
     found: tuple[mx.array, mx.array] | None = None
 
-    def make_mask(self, *_: Any, **__: Any) -> None:
-        """Return no mask, as for a single token."""
+    def __init__(self, num_rows: int, axes: int) -> None:
+        self.shape = (num_rows, *[1] * (axes - 1))
+
+    def make_mask(self, *_: Any, **__: Any) -> mx.array:
+        """Return a mask of so many axes that hides nothing."""
+        return mx.ones(self.shape, mx.bool_)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Return the new keys and values."""
         self.found = keys, values
         return self.found
+
+
+def find_kept(model: Any, num_layers: int) -> tuple[list[Any], int, mx.array]:
+    """Return the keys and values of each layer, the axes of its masks, and logits of a token.
+
+    mlx-lm's Gemma 2 is the one that adds an axis to its scores.
+    """
+    for axes in MASK_AXES:
+        shapes = [ShapeCache(PRIME, axes) for _ in range(num_layers)]
+        try:
+            logits = model(mx.zeros((PRIME, 1), mx.int32), cache=shapes)
+            evaluate(logits)  # on this thread also arrays that are no parameters, such as angles
+            return [shape.found for shape in shapes], axes, logits
+        except ValueError:  # of shapes that do not fit
+            if axes == MASK_AXES[-1]:
+                raise
+    raise AssertionError(MASK_AXES)
 
 
 # -- The model -------------------------------------------------------------------------------------
@@ -156,17 +183,14 @@ class MlxLm:
         for state in kept:
             if state is not None and type(state).__name__ not in STATES:
                 raise Refused(
-                    f"{self.name} can't run here: a layer keeps a {type(state).__name__}, and only "
-                    "keys and values can be paged."
+                    f"{self.name} can't run here: a layer keeps mlx-lm's {type(state).__name__}, "
+                    "and only keys and values can be paged."
                 )
-        shapes = [ShapeCache() for _ in kept]
         try:
-            logits = model(mx.zeros((1, 1), mx.int32), cache=shapes)
-            evaluate(logits)  # on this thread also arrays that are no parameters, such as angles
+            self.kept, self.mask_axes, logits = find_kept(model, len(kept))
             self.body = next(each for each in BODIES if each in model)
         except Exception as error:  # mlx-lm's model files raise errors of every kind
             raise Refused(f"{self.name} can't run here: {reason_of(error)}.") from error
-        self.kept = [shape.found for shape in shapes]
         self.vocab_size, self.dtype = logits.shape[-1], str(logits.dtype).rpartition(".")[2]
         self.model = copy(model)
         self.model[self.body] = WantedStates(model[self.body])
@@ -186,8 +210,12 @@ class MlxLm:
             config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
             model, loaded = load_model(directory, lazy=True, model_config=flat_rope(config))
             eos_ids = eos_of(config) | eos_of(loaded)  # the latter of generation_config.json
+        except SystemExit:  # OLMo's file ends Python
+            raise WeightsError(
+                f"{directory} can't be loaded by mlx-lm: it lacks a package that this model needs."
+            ) from None
         except Exception as error:  # mlx-lm and its model files raise errors of every kind
-            reason = reason_of(error).rstrip(".")
+            reason = reason_of(error).rstrip(". :")
             raise WeightsError(f"{directory} can't be loaded by mlx-lm: {reason}.") from error
         dtypes = {weight.dtype for _, weight in tree_flatten(model.parameters())}
         stored = "bfloat16" if mx.bfloat16 in dtypes else "float32"
@@ -211,7 +239,9 @@ class MlxLm:
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Take keys and values for every layer: [num_slots, kv_heads, d] of each."""
         self.max_len = max_len
-        self.caches = [found and PagedCache(num_slots, found) for found in self.kept]
+        self.caches = [
+            found and PagedCache(num_slots, found, self.mask_axes) for found in self.kept
+        ]
         evaluate(*self.pools)
 
     @property
@@ -255,8 +285,9 @@ def flat_rope(config: Mapping[str, Any]) -> dict[str, Any]:
         for name in ("rope_theta", "partial_rotary_factor")
         if config.get(name) is None and name in rope
     }
-    if config.get("rope_scaling") is None and rope.get("rope_type", "default") != "default":
-        flat["rope_scaling"] = dict(rope)
+    if config.get("rope_scaling") is None:  # some of mlx-lm's models demand the name, also for none
+        is_plain = rope.get("rope_type", "default") == "default"
+        flat["rope_scaling"] = None if is_plain else dict(rope)
     if "rope_theta" in by_type.get("sliding_attention", {}):
         flat["rope_local_base_freq"] = by_type["sliding_attention"]["rope_theta"]
     return flat

@@ -22,6 +22,7 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "map": "map --loops overlap",
     "learn": "learn --no-open",
     "presets": "presets",
+    "models": "models --json",
     "doctor": "doctor",
     "museum": "museum run pinned_buffer_rewritten",
     # what each says that cannot work here; fetch would ask the network

@@ -24,6 +24,7 @@ ANSWERS = {  # exit code, how the first line begins, files that are written
     "sweep": (0, "6 cells: 6 ok", "out/sweep"),
     "presets": (0, "preset +GiB", ""),
     "learn": (0, "lesson +exercises right", ""),
+    "models": (0, "architecture +transformers .* mlx-lm", ""),
     "doctor": (0, "name +works", ""),
     "museum list": (0, "Who owns memory", ""),
     "museum run": (0, "A pinned buffer that is rewritten before its copy has run", ""),
