@@ -32,7 +32,8 @@ class Offence:
     ``kind`` is a word of the check that found it. ``rid`` is its request, if it has one. ``time``
     is when it could first be seen, in nanoseconds. ``missing`` is the edge that should have been
     between two slices, or None. ``waits`` is the part of the second slice that has to wait, as a
-    noun (``free``), if it is not the whole slice.
+    noun (``free``), if it is not the whole slice. ``cell`` is the contested memory, by resource and
+    number (``kv 3``), and ``deeds`` has a phrase for each slice: "writes it for a".
     """
 
     sentence: str
@@ -42,6 +43,8 @@ class Offence:
     time: int = 0
     missing: tuple[int, int] | None = None
     waits: str = ""
+    cell: str = ""
+    deeds: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.sentence

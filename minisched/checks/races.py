@@ -202,9 +202,14 @@ def offence_of(pair: AccessPair, count: int, words: Words) -> Offence:
     said += f"; {count} such pairs" if count > 1 else ""
     where = words.cells(first.resource, joined(pair.cells))
     missing = (first.op, second.op) if pair.kind == RACE and first.op and second.op else None
+    shown = words.shown(first.op, second.op)
+    deeds = tuple(
+        next(f"{VERBS[act.kind]} it" for act in (first, second) if act.op == one) for one in shown
+    )
     return Offence(
-        f"{where}: {said}", words.shown(first.op, second.op), pair.kind,
-        missing=missing, waits="free" if second.kind == "free" else "",
+        f"{where}: {said}", shown, pair.kind, missing=missing,
+        waits="free" if second.kind == "free" else "",
+        cell=f"{first.resource} {pair.cells[0][0]}", deeds=deeds,
     )  # fmt: skip
 
 

@@ -66,10 +66,15 @@ STEPS = {
         zip((ORANGE, SKY, GREEN, PURPLE, YELLOW), "█▒▓░▚", strict=True)
     )
 }
+OWNERS = (  # of requests, in rotation; their names stand next to them, and no phase has these
+    ("#AFC69F", DARK_TEXT), ("#3C3CDD", WHITE_TEXT), ("#DD7C3C", DARK_TEXT),
+    ("#235C45", WHITE_TEXT), ("#13496C", WHITE_TEXT), ("#6C2513", WHITE_TEXT),
+)  # fmt: skip
 LOOKS = {
     **PHASES,
     **SHARES,
     **STEPS,
+    **{f"owner {at}": Look(*both, glyph="abcdef"[at]) for at, both in enumerate(OWNERS)},
     "other": Look("#B4B9BF", glyph="?"),  # a phase or an op that later designs add
     "bubble": Look("", texture="hatch", glyph="╱"),
     "waited": Look("", texture="hatch", glyph="╳"),
@@ -104,6 +109,7 @@ SIGNS = {  # kinds that take no time: their shape around the middle, and their g
     "flag": ("m-4 -6h8l-4 6z", "▼"),
     "flag-head": ("m-6 -5h12l-6 9z", "▼"),
     "read": ("m0 -5l8 5l-8 5z", "▶"),
+    "written": ("m-5 -4h10l-5 8z", "▽"),
     "evict": ("m-4 -4l8 8m0 -8l-8 8", "╳"),
     "end": ("m0 -8v16", "┃"),
 }
@@ -116,10 +122,6 @@ ON_DARK = {  # pale secondary looks, dark on dark paper because they would stand
     "left": "#55606C", "spent": "#2A313A", "room": "#1C232B", "popped": "#3D4651",
     "evictable": "#302D57",
 }  # fmt: skip
-OWNERS = (  # of requests, in rotation; their names stand next to them
-    (SKY, DARK_TEXT), (ORANGE, DARK_TEXT), (GREEN, DARK_TEXT), (PURPLE, DARK_TEXT),
-    (BLUE, WHITE_TEXT), (YELLOW, DARK_TEXT), ("#B34700", WHITE_TEXT), ("#8C5A2B", WHITE_TEXT),
-)  # fmt: skip
 ARROWS = {  # the meaning of each kind of edge
     "launch": "launch to run",
     "copy": "run to copy",
@@ -152,7 +154,7 @@ COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
 }
 LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in (0, 1))
 UNDER = ("both",)  # kinds under all others; not in a text
-OVER = ("outline", "ghost", "said")  # kinds around or below the others
+OVER = ("outline", "ghost", "said", "deed")  # kinds around or below the others
 MARK = "!"  # the character of a text for an outline
 
 

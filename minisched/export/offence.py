@@ -13,6 +13,8 @@ from statistics import median
 from ..checks.history import Offence
 from ..checks.overlap import step_intervals
 from ..trace import Slice, Trace
+from .contested import LEGEND as CELL_LEGEND
+from .contested import cell_row
 from .layout import View, lane_title, make_view, slices_of
 from .runs import LEGEND as RUN_LEGEND
 from .runs import lanes_of
@@ -22,7 +24,8 @@ from .units import exact, ms
 STEPS = 1.2  # steps shown before and after the culprits
 LEGEND = {
     **RUN_LEGEND,
-    "outline": "what did it, by number",
+    **CELL_LEGEND,
+    "outline": "a cause, by number",
     "ghost": "the other order, which nothing forbids",
     "arrow missing": "an edge that should be there, and is not",
 }
@@ -52,14 +55,26 @@ def culprits_of(slices: Iterable[Slice], offence: Offence) -> list[Slice]:
     return [item for item in slices if item.id in wanted]
 
 
+TOLD = ("token", "wrong", "transfer")  # the edges that are drawn, next to those of the culprits
+
+
 def in_red(view: View, offence: Offence, duration: int) -> Lanes:
-    """Return a view's lanes in run time, with frames around culprits and a missing edge."""
+    """Return a view's lanes in run time, with frames around culprits and a missing edge.
+
+    The contested memory is the last lane. Below it each culprit has a phrase.
+    """
     view = replace(view, zero=0)
     lanes, missing = lanes_of(view, duration), missing_of(view, offence)
-    pair = {item.id for item in missing}
-    links = [link for link in lanes.links if {link.data["src"], link.data["dst"]} != pair]
+    culprits = culprits_of(view.slices, offence)
+    pair, ids = {item.id for item in missing}, {item.id for item in culprits}
+    links = [
+        link
+        for link in lanes.links
+        if {link.data["src"], link.data["dst"]} != pair
+        and (link.kind in TOLD or ids & {link.data["src"], link.data["dst"]})
+    ]
     red: list[list[LaneItem]] = [[] for _ in view.lanes]
-    for number, item in enumerate(culprits_of(view.slices, offence), 1):
+    for number, item in enumerate(culprits, 1):
         span = view.clip(item.start, item.end)
         frame = LaneItem("outline", *span, str(number), about=f"{number}: {item.label}",
                          data={"offence": item.id})  # fmt: skip
@@ -78,7 +93,23 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         red[rows[1]].append(LaneItem("ghost", *other, about=LEGEND["ghost"]))
     rows_in_red = [replace(row, spans=[*row.spans, *more])
                    for row, more in zip(lanes.rows, red, strict=True)]  # fmt: skip
+    if offence.cell:
+        rows_in_red.append(cell_row(view, offence.cell, [item.id for item in culprits]))
+    phrases = [
+        LaneItem("deed", *view.clip(item.start, item.end), f"{item.label} {deed}", str(number))
+        for number, (item, deed) in enumerate(deeds_of(culprits, offence), 1)
+    ]
+    last = rows_in_red[-1]
+    rows_in_red[-1] = replace(last, spans=[*last.spans, *phrases])
     return replace(lanes, rows=rows_in_red, links=links)
+
+
+def deeds_of(culprits: Iterable[Slice], offence: Offence) -> Iterator[tuple[Slice, str]]:
+    """Yield each culprit with its phrase, if the offence has phrases."""
+    phrases = dict(zip(offence.slices, offence.deeds, strict=False))
+    for item in culprits:
+        if item.id in phrases:
+            yield item, phrases[item.id]
 
 
 def missing_of(view: View, offence: Offence) -> list[Slice]:
@@ -97,8 +128,9 @@ def missing_words(missing: list[Slice], offence: Offence) -> str:
 
 
 def told(view: View, offence: Offence) -> Iterator[str]:
-    """Yield a line for each culprit, by number, and one for a missing edge."""
-    for number, item in enumerate(culprits_of(view.slices, offence), 1):
+    """Yield a line for each culprit without a phrase, by number, and one for a missing edge."""
+    culprits = culprits_of(view.slices, offence)
+    for number, item in enumerate(culprits if not offence.deeds else (), 1):
         rids = f", for {' '.join(item.rids)}" if item.rids else ""
         # a time that would round to zero is written in full
         start, end = (ms(time) if time >= 10_000 else exact(time)

@@ -31,7 +31,7 @@ HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 NEAR = 6  # cells: the largest distance of a short item from its place
 IDLE = ("bubble", "waited")
-SILENT = (*UNDER, "ghost", "said", "wall")  # kinds without a place in a row of characters
+SILENT = (*UNDER, "ghost", "said", "deed", "wall")  # kinds without a place in a row of characters
 
 
 def to_text(scene: Scene, columns: int = COLUMNS) -> str:
@@ -98,6 +98,8 @@ class _TextSheet:
             case Lanes():
                 for row in item.rows:
                     self.lane(row.title, draw_row(row, item.start, item.end, self.cells))
+                    for deed in (one for one in row.spans if one.kind == "deed"):
+                        self.write(f"{deed.brief}: {deed.label}", " " * (self.margin + 2))
                 self._moments(item)
             case Curve():
                 for at, series in enumerate(item.series):

@@ -7,7 +7,7 @@ with a rim of their box's colour.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .looks import OVER, SIGNS, css
@@ -16,6 +16,8 @@ from .svg_page import SvgPage, TimeScale, cut, width_of
 from .svg_style import MARGIN
 
 SLANT = 30  # pixels to the side: a longer arrow over several rows has a bend
+ASIDE = 8  # pixels between two places that are tried for a number, or for words below a box
+PHRASE = 16  # pixels from one phrase to the next
 MOST_HIGH = 740  # pixels of all lanes; more lanes are narrower
 
 
@@ -27,7 +29,8 @@ class _Strip:
     y: float  # the upper edge of its boxes
     group: str  # the group's name, on its first row
     said: float = 0.0  # the right end of the words below it
-    numbered: float = -99.0  # the place of the last frame's number
+    numbers: list[float] = field(default_factory=list)  # the places of its frames' numbers
+    deeds: int = 0  # phrases below it that are drawn
 
 
 class LanesDrawing:
@@ -57,13 +60,12 @@ class LanesDrawing:
         y, before = self.top + self.gap / 2, ""
         rows = self.lanes.rows
         for at, row in enumerate(rows):
+            kinds = [item.kind for item in row.spans]
             y += 20 if row.measure else 8 if at and row.group != before else 0
+            y += 13 if "outline" in kinds else 0  # its number stands above it
             yield _Strip(row, y, row.group if row.group != before else "")
             before = row.group
-            if any(item.kind == "said" for item in row.spans):
-                after = rows[at + 1].spans if at + 1 < len(rows) else ()
-                y += 24 if any(item.kind == "outline" for item in after) else 10  # numbers are high
-            y += self.pitch
+            y += self.pitch + 10 * ("said" in kinds) + PHRASE * kinds.count("deed")
         self.bottom = y - self.gap / 2
 
     def draw(self, has_axis: bool) -> None:
@@ -136,18 +138,54 @@ class LanesDrawing:
         if item.kind == "ghost":
             page.rect("ghost", x, y + 1, width, self.box - 2, item.about)
         elif item.kind == "outline":
+            if item.end == item.start:  # around a sign
+                x, width = x - 6, 12
             page.rect("outline", x - 1, y - 1, width + 2, self.box + 2, item.about, item.data)
-            strip.numbered = max(x - 9, strip.numbered + 17)
-            middle = strip.numbered + 8
-            page.drawn.append(f'<circle class="disc" cx="{middle:.1f}" cy="{y - 5:.1f}" r="8"/>')
-            page.words(middle, y - 1, item.label, "small on-disc", "middle")
+            middle = self._free(x, width, y - 17, y - 1, 16, strip.numbers)
+            strip.numbers.append(middle)
+            self._disc(middle, y - 9, item.label)
+        elif item.kind == "deed":
+            strip.deeds += 1
+            self._phrase(item, y + self.box + PHRASE * strip.deeds)
         else:
             room = width_of(item.label, self.sheet.small, bold=True)
-            middle = min(max(x + width / 2, self.x.left + room / 2), self.sheet.edge - room / 2)
+            low = y + self.box + 15
+            taken = [strip.said - room / 2] if strip.said else []
+            middle = self._free(x + width / 2 - room / 2, room, low - 10, low + 1, room, taken)
             if middle - room / 2 >= strip.said:  # otherwise only the notes contain the words
                 strip.said = middle + room / 2 + 6
-                low = y + self.box + 15
                 page.words(middle, low, item.label, "small said", "middle", item.data)
+
+    def _disc(self, x: float, y: float, number: str) -> None:
+        """Draw a number on a red disc around (x, y)."""
+        self.page.drawn.append(f'<circle class="disc" cx="{x:.1f}" cy="{y:.1f}" r="8"/>')
+        self.page.words(x, y + 4, number, "small on-disc", "middle")
+
+    def _phrase(self, item: LaneItem, y: float) -> None:
+        """Draw the phrase of a number, from its item's start, or up to its end at the right."""
+        x, until = self.x.at(item.start), self.x.at(item.end)
+        room = 22 + width_of(item.label, self.sheet.small, bold=True)
+        left = x if x + room <= self.sheet.edge else max(self.x.left, until - room)
+        self._disc(left + 8, y - 4, item.brief)
+        self.page.words(left + 22, y, item.label, "small deed")
+
+    def _free(
+        self, x: float, width: float, top: float, bottom: float, room: float, taken: list[float]
+    ) -> float:
+        """Return the middle for something ``room`` wide near a box: without arrows, if possible.
+
+        ``taken`` are the middles of others of its kind.
+        """
+        least, most = self.x.left + room / 2, self.sheet.edge - room / 2
+        first = x + room / 2 if room <= width else x + width / 2
+        aside = [0.0, *(by * ASIDE * side for by in range(1, 12) for side in (1, -1))]
+        places = [min(max(first + by, least), most) for by in aside]
+        away = [at for at in places if all(abs(at - other) > room for other in taken)]
+        for at in away:
+            sides = at - room / 2, top, at + room / 2, bottom
+            if not any(crosses(one, sides) for one in self.segments):
+                return at
+        return (away or places)[0]
 
     def _label(self, item: LaneItem, strip: _Strip) -> None:
         """Draw as much of a label as fits, where no arrow runs, if there is such a place."""

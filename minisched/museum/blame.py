@@ -14,12 +14,15 @@ from ..checks.oracle import oracle_trace
 from ..checks.overlap import forwards
 from .exhibit import Exhibit
 
+CULPRIT = re.compile(r"([a-z][a-z ]*?) (\d+)(?: (\d+))?: ([^;]+)(?:; |$)")
+
 
 def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
     """Return the offence in the picture of a bug, of the verdict with the bug.
 
-    A slice in ``Exhibit.red`` is written as its name and its step. If several slices have both, it
-    is the first. A third word is an index: ``"receive 0 2"`` is the third without a step.
+    A slice in ``Exhibit.red`` is written as its name and its step, with a phrase after a colon. If
+    several slices have both, it is the first. A third word is an index: ``"receive 0 2: frees it"``
+    is the third without a step.
 
     Raises:
         ValueError: the law that should catch it does not, or the run has no such slice.
@@ -27,15 +30,18 @@ def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
     finding = verdict.broke(exhibit.law)
     if finding is None:
         raise ValueError(f"{exhibit.name} does not break the law {exhibit.law!r}, which is its.")
+    offence = offence_of(verdict, finding)
     if not exhibit.red:
-        return offence_of(verdict, finding)
-    found = []
-    for name, step, nth in re.findall(r"([a-z][a-z ]*?) (\d+)(?: (\d+))?(?:, |$)", exhibit.red):
+        return replace(offence, cell=exhibit.cell or offence.cell)
+    found, phrases = [], []
+    for name, step, nth, phrase in CULPRIT.findall(exhibit.red):
         alike = [it.id for it in verdict.trace.slices if (it.name, it.step) == (name, int(step))]
         if int(nth or 0) >= len(alike):
             raise ValueError(f"the run has no {name!r} of step {step} to point at.")
         found.append(alike[int(nth or 0)])
-    return Offence(exhibit.because, tuple(found))
+        phrases.append(phrase)
+    said = exhibit.because or offence.sentence
+    return Offence(said, tuple(found), cell=exhibit.cell, deeds=tuple(phrases))
 
 
 def offence_of(verdict: Verdict, finding: Finding) -> Offence:

@@ -195,9 +195,10 @@ class Exhibit:
     """One published bug, put back by a patch, with the smallest case that shows it.
 
     ``law`` is the one that catches it (``checks/judge.py``, or one of ``OWN_LAWS``). Its
-    sentence must contain the words in ``says``. ``red`` names the slices that caused it, as
-    ``"receive 1, process 2"``, and ``because`` explains them. Both are empty if the law itself
-    names the slices (``museum/picture.py``).
+    sentence must contain the words in ``says``. ``red`` names the slices that caused it, each with
+    a phrase, as ``"process 1: frees page 1; process 2: frees it again"``, and ``because`` explains
+    them. Both are empty if the law itself names the slices (``museum/picture.py``). ``cell`` is
+    the contested memory (``export/contested.py``), if the law does not name it.
 
     ``suspected_at`` is the reference, one of ``references``, of a bug that was only suspected from
     the source; the model here confirms it. It is empty if the bug was seen in a run.
@@ -220,6 +221,7 @@ class Exhibit:
     is_refuted: bool = False
     red: str = ""
     because: str = ""
+    cell: str = ""
     suspected_at: str = ""
 
     def with_bug(self) -> Verdict:

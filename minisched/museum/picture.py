@@ -1,6 +1,6 @@
 """An exhibit as a picture: the run with the bug, its cause in red, and below it the healthy run.
 
-Both runs have the same requests and one time axis. If both look alike, lines describe differences.
+Both runs have the same requests and one time axis. The contested memory is a lane of its own.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from ..checks.history import Words
+from ..checks.history import Offence, Words
 from ..checks.judge import Verdict
 from ..checks.races import VERBS
+from ..export.contested import Contested, cell_row
 from ..export.layout import View, make_view
 from ..export.offence import LEGEND, in_red, told
 from ..export.runs import lanes_of, wrong_tokens
-from ..export.scene import Part, Scene
+from ..export.scene import Lanes, Part, Scene
 from ..export.scene_svg import to_svg
 from ..export.units import MILLISECOND, ms
 from ..trace import Trace
+from ..trace.cells import spans_of
 from .blame import exhibit_offence
 from .exhibit import Exhibit, exhibits
 
@@ -26,10 +28,10 @@ LONGEST = 110 * MILLISECOND  # the longest run that is readable at this width
 
 
 def exhibit_scene(exhibit: Exhibit) -> Scene:
-    """Return both runs, whole if they are not too long.
+    """Return the run with the bug, and below it the same memory in the healthy run.
 
-    A long run is cut a little after its last red slice. The picture has no bubbles, because it is
-    not about idle time.
+    Without a contested cell it is the whole healthy run. Long runs are cut a little after the last
+    red slice. The picture has no bubbles, because it is not about idle time.
 
     Raises:
         ValueError: the bug is not caught, so there is nothing to show in red.
@@ -43,24 +45,47 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     if bug.trace.end > end:
         end = min(end, max(last, healthy.trace.end))
     view, other = stretch(bug, start, end), stretch(healthy, start, end)
-    differs = rows_that_differ(bug.trace, healthy.trace)
-    longest = view.duration if differs else max(view.duration, other.duration)
-    parts = [Part("with the bug", what_ran(exhibit, view), [in_red(view, offence, longest)])]
+    longest = max(view.duration, other.duration)
+    lanes = in_red(view, offence, longest)
+    if bug.trace.end < min(end, healthy.trace.end):
+        lanes = replace(lanes, rows=[replace(lanes.rows[0], tail="the run ends"), *lanes.rows[1:]])
+    parts = [Part("with the bug", what_ran(exhibit, view), [lanes])]
     notes = [*told(view, offence), *wrong_tokens(view)]
-    same = "without it, same requests:"
-    if differs:
-        notes.append(f"{same} the same times, and every law holds. What differs:")
-        notes += differs
+    same = "without it, same requests: every law holds"
+    if offence.cell:
+        names = same_cells(offence, bug.trace, healthy.trace)
+        rows = [cell_row(other, name) for name in names]
+        parts.append(Part(same, "", [Lanes(rows, lanes.start + longest, lanes.start)]))
+        if names == [offence.cell] and rows == [cell_row(view, offence.cell)]:
+            notes += ["The difference:", *rows_that_differ(bug.trace, healthy.trace)]
+    elif differs := rows_that_differ(bug.trace, healthy.trace):
+        notes += [f"{same}, at the same times. The difference:", *differs]
     else:
-        lanes = lanes_of(other, longest)
-        parts.append(Part(f"{same} every law holds", what_ran(exhibit, other), [lanes]))
-    return Scene(exhibit.title, f"{exhibit.law}: {offence.sentence}", parts, LEGEND, notes)
+        parts.append(Part(same, what_ran(exhibit, other), [lanes_of(other, longest)]))
+    about = f'It breaks the law "{exhibit.law}": {offence.sentence}'
+    return Scene(exhibit.title, about, parts, LEGEND, notes)
 
 
 def stretch(verdict: Verdict, start: int, latest: int) -> View:
     """Return a part of a run, at most to its end, in the run's own time."""
     end = max(start + 1, min(verdict.trace.end, latest))
     return replace(make_view(verdict.trace, start, end), bubbles=(), zero=0)
+
+
+def same_cells(offence: Offence, bug: Trace, healthy: Trace) -> list[str]:
+    """Return the contested cell in the healthy run, or what the same slices touch there instead."""
+    resource = offence.cell.rpartition(" ")[0]
+    touched = Contested(healthy, offence.cell)
+    if touched.owned() or any(True for _ in touched.touches()):
+        return [offence.cell]
+    labels = {item.label for item in bug.slices if item.id in offence.slices}
+    by_id = {item.id: item for item in healthy.slices}
+    found = [
+        f"{resource} {spans_of(act.at)[0][0]}"
+        for act in healthy.program
+        if act.resource == resource and act.op in by_id and by_id[act.op].label in labels
+    ]
+    return [*dict.fromkeys(found)] or [offence.cell]
 
 
 def what_ran(exhibit: Exhibit, view: View) -> str:
@@ -107,7 +132,7 @@ def deeds(trace: Trace) -> Iterator[Deed]:
         if mark.name == "tokens" and (ran := ends.get(int(mark.attrs["step"]))):
             heard = (str(mark.attrs[name]).split() for name in ("rids", "tokens"))
             for rid, token in zip(*heard, strict=True):
-                yield ran.start, ran.label, f"{rid} hears {token}"
+                yield ran.start, ran.label, f"{rid} receives {token}"
 
 
 # -- Among the files that the repository keeps of its own output -----------------------------------

@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +17,9 @@ import pytest
 import minisched
 from minisched.checks.races import find_races
 from minisched.cli import museum
+from minisched.export.contested import Contested
 from minisched.export.looks import MARK
+from minisched.export.scene import Lanes
 from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import to_text
 from minisched.museum import Exhibit, exhibits
@@ -172,11 +175,40 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     below = next(item for item in root.iter() if (item.text or "").startswith("without it"))
     assert all(float(item.attrib["y"]) < float(below.attrib["y"]) for item in marked)
     assert exhibit.title in (words := "".join(root.itertext()))
-    assert f"{exhibit.law}: {offence.sentence[:20]}" in words
+    assert f'It breaks the law "{exhibit.law}": {offence.sentence[:20]}' in words
     lines = to_text(exhibit_scene(exhibit), 80).splitlines()
     first, second = "\n".join(lines).split("\nwithout it, same requests")
     assert max(map(len, lines)) <= 80
     assert MARK in first and MARK not in second.split("\n\n")[0]
+
+
+WITHOUT_A_CELL = {"finalized_first", "ranks_disagree"}  # an order of steps, and of rows
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda item: item.name)
+def test_the_contested_memory_is_a_lane_and_each_number_has_its_phrase(exhibit: Exhibit) -> None:
+    verdict = exhibit.with_bug()
+    offence, scene = exhibit_offence(exhibit, verdict), exhibit_scene(exhibit)
+    assert bool(offence.cell) == (exhibit.name not in WITHOUT_A_CELL)
+    assert len(offence.deeds) == len(offence.slices) and all(offence.deeds)
+    lanes = scene.parts[0].shows[0]
+    assert isinstance(lanes, Lanes)
+    own, said = lanes.rows[-1], to_text(scene, 80)
+    deeds = [item for item in own.spans if item.kind == "deed"]
+    assert [item.brief for item in deeds] == [str(at + 1) for at in range(len(offence.slices))]
+    assert all(f"{item.brief}: {item.label[:20]}" in said for item in deeds)
+    if not offence.cell:
+        return
+    cell, boxes = Contested(verdict.trace, offence.cell), own.boxes
+    assert own.name == cell.name and boxes
+    for one, other in pairwise(boxes):
+        assert one.end <= other.start, "one owner at a time"
+    if cell.kind != "answer":
+        signs = [item for item in own.spans if item.kind in ("written", "read", "evict")]
+        assert signs, "its accesses are drawn"
+        moments = {touch.time for touch in cell.touches()} | {one.start for one in cell.owned()}
+        culprits = [item for item in verdict.trace.slices if item.id in offence.slices]
+        assert any(item.start <= at <= item.end for item in culprits for at in moments)
 
 
 def test_one_is_drawn_into_a_folder_that_is_made(cli: Any, tmp_path: Path) -> None:

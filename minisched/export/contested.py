@@ -1,0 +1,176 @@
+"""The contested memory of a violated law as a lane: its owner, and each write, read and free.
+
+A cell is named as in a trace, by resource and number: ``kv 3``, ``decode kv 3``, ``future map 1``,
+``pinned 0``, ``inputs 2``. Three more are read off the marks: ``page 1``, ``row 1``, and
+``answer a``, the newest token that the client of ``a`` has received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..checks.history import Words, numbers, side_of
+from ..trace import Mark, Trace
+from ..trace.cells import is_in
+from .layout import View
+from .looks import OWNERS
+from .scene import LaneItem, LaneRow
+
+FREED, CACHED = "free", "cache"
+SIGN_OF = {"write": "written", "read": "read", "free": "evict", "release": "evict"}
+LEGEND = {"written": "a write", "read": "a read", "evict": "freed"}
+
+
+@dataclass(frozen=True)
+class Owned:
+    """The owner of a cell for some time, in nanoseconds."""
+
+    start: int
+    end: int
+    owner: str
+
+
+@dataclass(frozen=True)
+class Touch:
+    """An access to a cell: at the end of its slice, but of a read at its start."""
+
+    time: int
+    kind: str  # write, read, free or release
+    slice: int
+
+
+class Contested:
+    """A cell of a run."""
+
+    def __init__(self, trace: Trace, name: str) -> None:
+        self.trace = trace
+        resource, _, self.number = name.rpartition(" ")
+        self.resource, (self.side, self.kind) = resource, side_of(resource)
+        self.words = Words(trace)
+
+    @property
+    def name(self) -> str:
+        """Return its name in words: ``KV slot 3 of the decode side``, ``Page 1``."""
+        if self.kind == "answer":
+            return f"Client of {self.number}"
+        if self.kind in ("page", "row"):
+            words = f"{self.kind} {self.number}" + f" of the {self.side} side" * bool(self.side)
+        else:
+            words = self.words.cells(self.resource, self.number)
+        return words[0].upper() + words[1:]
+
+    def marks(self) -> Iterator[Mark]:
+        """Yield the marks of its side."""
+        return (mark for mark in self.trace.marks if mark.attrs.get("side", "") == self.side)
+
+    def owned(self) -> list[Owned]:
+        """Return its owners in order; there is no entry for the time before the first."""
+        match self.kind:
+            case "page" | "kv":
+                changes = list(self._owners_of_page(self._page()))
+            case "row" | "page table" | "token pool":
+                changes = list(self._owners_of_row(self._row()))
+            case "answer":
+                changes = list(self._received())
+            case _:
+                changes = list(self._writers())
+        after = [*changes[1:], (self.trace.end, FREED)]
+        return [
+            Owned(start, end, owner)
+            for (start, owner), (end, _) in zip(changes, after, strict=False)
+            if end > start
+        ]
+
+    def touches(self) -> Iterator[Touch]:
+        """Yield each access to it; of pages and rows the frees are read off the marks."""
+        resource, at = self.resource, self.number
+        if self.kind == "page":
+            resource = f"{self.side} kv".strip()
+            at = str(int(at) * self._page_size())
+        for act in self.trace.program:
+            ran = self.words.slices.get(act.op)
+            if act.resource != resource or ran is None or not is_in(int(at), act.at):
+                continue
+            if self.kind != "page" or act.kind in ("read", "write"):
+                yield Touch(ran.start if act.kind == "read" else ran.end, act.kind, act.op)
+        for mark in self.marks() if self.kind in ("page", "row") else ():
+            if mark.name == f"{self.kind} free" and int(at) in self._named(mark):
+                yield Touch(mark.time, "free", mark.during)
+
+    def _page_size(self) -> int:
+        sizes = (mark.attrs["page_size"] for mark in self.marks() if mark.name == "kv pool")
+        return int(next(sizes, 1))
+
+    def _page(self) -> int:
+        return int(self.number) // (self._page_size() if self.kind == "kv" else 1)
+
+    def _row(self) -> int:
+        return int(self.number) // self.words.row_lens.get(self.resource, 1)
+
+    def _named(self, mark: Mark) -> list[int]:
+        """Return the pages or the row in a mark."""
+        return numbers(mark.attrs.get("row" if mark.name.startswith("row") else "pages", ""))
+
+    def _owners_of_page(self, page: int) -> Iterator[tuple[int, str]]:
+        owner = {"page alloc": "", "page free": FREED, "page disown": CACHED}
+        for mark in self.marks():
+            if mark.name in owner and page in self._named(mark):
+                yield mark.time, owner[mark.name] or str(mark.attrs["rid"])
+
+    def _owners_of_row(self, row: int) -> Iterator[tuple[int, str]]:
+        for mark in self.marks():
+            if mark.name in ("row alloc", "row free") and row in self._named(mark):
+                yield mark.time, str(mark.attrs["rid"]) if mark.name == "row alloc" else FREED
+
+    def _received(self) -> Iterator[tuple[int, str]]:
+        for mark in self.marks():
+            if mark.name == "tokens":
+                got = zip(str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split(),
+                          strict=True)  # fmt: skip
+                yield from ((mark.time, token) for rid, token in got if rid == self.number)
+
+    def _writers(self) -> Iterator[tuple[int, str]]:
+        slots = {
+            mark.attrs["step"]: numbers(mark.attrs["slots"])
+            for mark in self.marks()
+            if mark.name == "future slots"
+        }
+        for touch in self.touches():
+            ran = self.words.slices[touch.slice]
+            places = slots.get(ran.step, []) if self.kind == "future map" else []
+            if touch.kind == "write" and int(self.number) in places:
+                yield touch.time, ran.rids[places.index(int(self.number))]
+            elif touch.kind == "write":
+                yield touch.time, " ".join(ran.rids)
+            elif touch.kind != "read":
+                yield touch.time, FREED
+
+
+def cell_row(view: View, name: str, slices: Sequence[int] = ()) -> LaneRow:
+    """Return a cell's lane in the time of a view; accesses in ``slices`` have a red frame."""
+    cell, spans = Contested(view.trace, name), list[LaneItem]()
+    rids = dict.fromkeys(rid for item in view.trace.slices for rid in item.rids)
+    colours = {rid: f"owner {at % len(OWNERS)}" for at, rid in enumerate(rids)}
+    colours |= {FREED: "queued", CACHED: "evictable"}
+    for one in cell.owned():
+        kind = "stored" if cell.kind == "answer" else colours.get(one.owner, "other")
+        if one.start < view.end and one.end > view.start:
+            words = one.owner if cell.kind != "future map" or one.owner == FREED else (
+                f"token of {one.owner}")  # fmt: skip
+            ends = view.clip(one.start, one.end)
+            spans.append(LaneItem(kind, *ends, words, one.owner, f"{cell.name}: {words}"))
+    if cell.kind == "answer" and not spans:
+        spans.append(LaneItem("queued", *view.clip(view.start, view.end), "no token"))
+    for touch in cell.touches():
+        if view.start <= touch.time <= view.end:
+            time, _ = view.clip(touch.time, touch.time)
+            ran = cell.words.slices.get(touch.slice)
+            about = f"{touch.kind} by {ran.label}" if ran else touch.kind
+            spans.append(LaneItem(SIGN_OF[touch.kind], time, time, about=about))
+    for number, culprit in enumerate(slices, 1):
+        times = [touch.time for touch in cell.touches() if touch.slice == culprit]
+        if times:
+            ends = view.clip(min(times), max(times))
+            spans.append(LaneItem("outline", *ends, str(number), data={"cell": number}))
+    return LaneRow(cell.name, spans)
