@@ -168,6 +168,7 @@ def check(
     step: str = "",
     device_lane: str = "",
     unpacked_mib: int = 1024,
+    require: Sequence[str] = (),
 ) -> Check:
     """Hold the laws against runs, against loops of your own, or against the loops that are here.
 
@@ -181,7 +182,8 @@ def check(
 
     Of a profiler's file, ``step`` names the ranges that are steps (``*`` is any text), and
     ``device_lane`` the stream, thread or range that is the device; in a file of your own it is a
-    lane. A file in gzip may unpack to ``unpacked_mib`` MiB.
+    lane. A file in gzip may unpack to ``unpacked_mib`` MiB. Recorded runs have to meet what is in
+    ``require``: ``["overlapped>=90%", "busy>=95%", "no blocking aten::item", "no races"]``.
 
     ``workloads``, ``seed``, ``loops``, ``device`` and ``jobs`` (processes) are those of ``minisched
     check``. The result has ``holds`` (None: there was nothing to judge by), prints as sentences,
@@ -194,6 +196,8 @@ def check(
       ✓ leaks?      Nothing leaks: all allocated memory was released.
       ✓ races?      No race: of ... accesses on 3 lanes, all that conflict are ordered.
       ✓ overlaps?   Overlapped: ...
+    >>> check(run(requests(2), "serial"), require=["overlapped>=90%"]).holds
+    False
     >>> def my_loop(engine):
     ...     while True:
     ...         engine.recv_requests()
@@ -212,7 +216,9 @@ def check(
     """
     from .checking import check_this
 
-    return check_this(what, workloads, seed, loops, device, jobs, step, device_lane, unpacked_mib)
+    return check_this(
+        what, workloads, seed, loops, device, jobs, step, device_lane, unpacked_mib, require
+    )
 
 
 def show(

@@ -26,6 +26,12 @@ from .checks.laws import LAWS, cause_rank, laws_on
 from .checks.many import CaseTally, Tried, case_of, try_seed
 from .checks.oracle import oracle_trace
 from .checks.overlap import is_profiled
+from .checks.requirements import (
+    Requirement,
+    RequirementResult,
+    judge_requirements,
+    requirement,
+)
 from .comparison import Comparison
 from .core.text import distinct
 from .defaults import in_words
@@ -55,7 +61,8 @@ SIGNS = {"yes": "✓", "no": "✓", "partly": "~", "unknown": "?"}
 class Check:
     """The result of a check; printed, it is sentences.
 
-    ``holds`` is None without anything to judge. ``answers`` are about recorded ``runs``, by run.
+    ``holds`` is None without anything to judge, and False if a law is broken or a requirement is
+    not met. ``answers`` are about recorded ``runs``, by run; ``required`` are results, by run.
     ``tally`` counts random workloads and has every failure; ``smallest`` is the first of them,
     made as small as possible.
     """
@@ -66,6 +73,7 @@ class Check:
     tally: CaseTally | None = None
     runs: Sequence[Recorded] = ()
     smallest: Verdict | None = None
+    required: Mapping[str, Sequence[RequirementResult]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -88,6 +96,11 @@ class Check:
                     **{name: getattr(run.trace, name) for name in header},
                     **({"stopped": error} if (error := stopped_with(run.trace)) else {}),
                     **{item.question: item.as_json() for item in self.answers[run.file]},
+                    **(
+                        {"required": [item.as_json() for item in results]}
+                        if (results := self.required.get(run.file))
+                        else {}
+                    ),
                 }
                 for run in self.runs
             ],
@@ -128,6 +141,7 @@ def check_this(
     step: str = "",
     device_lane: str = "",
     unpacked_mib: int = UNPACKED_MIB,
+    require: Sequence[str] = (),
 ) -> Check:
     """Do what ``minisched.check`` documents.
 
@@ -136,17 +150,21 @@ def check_this(
     """
     loops = check_loops(loops)
     own = [item for item in what if is_own(item)]
+    if isinstance(require, str):
+        raise ValueError(f"require is {require!r}, but it must be a list, such as [{require!r}].")
+    needed = [requirement(text) for text in require]
     if (step or device_lane) and not any(isinstance(item, str | Path) for item in what):
         name = "step" if step else "device_lane"
         raise ValueError(f"{name} is about files of recorded runs, but none is named.")
+    if needed and len(own) == len(what):
+        raise ValueError("require is about recorded runs, but none is named.")
     if what and len(own) < len(what):
         if own:
             raise ValueError("loops and recorded runs can't be checked together: one or the other.")
         if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
             raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
-        return check_runs(
-            recorded(what, step, device_lane, unpacked_mib), "its `answers` have them all"
-        )
+        runs = recorded(what, step, device_lane, unpacked_mib)
+        return check_runs(runs, "its `answers` have them all", needed)
     every: list[Any] = [*own, *loops]
     with known(every) as names:
         given = dict(zip((name.partition(":")[0] for name in names), every, strict=True))
@@ -162,8 +180,14 @@ def check_this(
 # -- Recorded runs ---------------------------------------------------------------------------------
 
 
-def check_runs(given: Iterable[Recorded], has_all: str = "--json has them all") -> Check:
+def check_runs(
+    given: Iterable[Recorded],
+    has_all: str = "--json has them all",
+    require: Sequence[Requirement] = (),
+) -> Check:
     """Answer the five questions about recorded runs; the first of several is the baseline.
+
+    Every run has to meet what is required; a run that does not is as a broken law.
 
     Raises:
         ValueError: two runs are of different workloads.
@@ -172,8 +196,18 @@ def check_runs(given: Iterable[Recorded], has_all: str = "--json has them all") 
     names = distinct(run.file for run in runs)
     runs = [run._replace(file=name) for run, name in zip(runs, names, strict=True)]
     answers = answer_all(runs)
-    lines = [line for run in runs for line in said_of(run, answers[run.file], has_all)]
-    return Check(verdict_on(runs, answers), tuple(lines), answers, runs=runs)
+    results = {run.file: judge_requirements(require, answers[run.file]) for run in runs}
+    lines = list[str]()
+    for run in runs:
+        lines += said_of(run, answers[run.file], has_all)
+        for item in results[run.file]:
+            lines.append(
+                f"  {'✓' if item.is_met else '✗'} required    {item.text}: {item.sentence}"
+            )
+    holds = verdict_on(runs, answers)
+    if require:
+        holds = holds is not False and all(item.is_met for of in results.values() for item in of)
+    return Check(holds, tuple(lines), answers, runs=runs, required=results)
 
 
 def recorded(

@@ -1,4 +1,4 @@
-"""Whether the host works ahead of its device: the verdict on overlap.
+"""The verdict on overlap: the host works ahead of its device, or it does not.
 
 A step is overlapped if it was launched before the previous one had ended. It is overlapped, too, if
 the host worked without a pause from the one launch to the other while the device ran: then the host

@@ -135,12 +135,14 @@ class BlockingCall:
     """A call in which the host was blocked, ``count`` times, for ``ns`` in all.
 
     ``where`` is the innermost functions of Python around the longest one; empty: not recorded.
+    ``names`` are those of the call, of the operators around it, and of these functions.
     """
 
     call: str
     ns: int
     count: int
     where: str
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -251,8 +253,13 @@ def blocking_calls(trace: Trace) -> list[BlockingCall]:
     calls = list[BlockingCall]()
     for call, items in found.items():
         longest = max(items, key=lambda item: item.duration)
-        ns = sum(item.duration for item in items)
-        calls.append(BlockingCall(call, ns, len(items), str(longest.attrs.get("where", ""))))
+        ns, where = sum(item.duration for item in items), str(longest.attrs.get("where", ""))
+        names = {call, call.partition(" (")[0]}
+        for item in items:
+            for key in ("within", "around", "where"):
+                names |= set(str(item.attrs.get(key, "")).split(", "))
+        names |= {name.rpartition(": ")[2] for name in names}  # from file.py(3): forward
+        calls.append(BlockingCall(call, ns, len(items), where, tuple(sorted(names - {""}))))
     return sorted(calls, key=lambda item: -item.ns)
 
 

@@ -132,7 +132,7 @@ BLOCKS = re.compile(
     r"|(cuda|hip|cu|aclrt|cnrt)Memcpy\w*(?<!Async)"
 )
 FRAME = re.compile(r".*\.pyx?\(\d+\): ")  # aiter_backend.py(412): forward
-AROUND = re.compile(r"contextlib\.py|.*: __torch_(function|dispatch)__$")  # not the caller
+AROUND = re.compile(r"_?contextlib\.py|.*: __torch_(function|dispatch)__$")  # not the caller
 VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")  # cudaLaunchKernel_v7000, as CUPTI names it
 
 
@@ -186,6 +186,8 @@ def host_slices(
         if blocks:
             if where := innermost([item.name for item in inside]):
                 attrs["where"] = where
+            if len(torch) > 1:
+                attrs["around"] = intern(", ".join(map(plain, torch)))
             yield Slice(next(numbers), lane, "wait", ready, call.end, attrs={**attrs})
         free = call.end
 

@@ -17,6 +17,7 @@ from ..checking import (
     law_rows,
 )
 from ..checks.history import Offence
+from ..checks.requirements import Requirement, requirement
 from ..devices.registry import open_device
 from ..export.native import read_recorded
 from ..export.offence import offence_scene
@@ -52,13 +53,17 @@ def check(
     step: str = setting("", "The ranges of a profiler's trace that are steps; * is any text."),
     device_lane: str = setting("", "The lane, thread or range of recorded runs that is a device."),
     unpacked_mib: int = UNPACKED,
+    require: list[str] = setting(
+        list, "What recorded runs must meet: 'busy>=95%', 'no blocking aten::item', 'no races'."
+    ),
     json: bool = JSON,
 ) -> int:
     """Check recorded runs (identical, leaks, races, overlaps, busy), or draw workloads.
 
     Without a trace it draws random workloads. Each runs on up to 12 designs (a
     loop with a relay and options); together they reach every loop. Exit code 1:
-    a law is violated. Exit code 2: bad input, or runs of two workloads.
+    a law is violated, or a --require is not met. Exit code 2: bad input, or
+    runs of two workloads.
 
     For random workloads, --json has counts (cases, identical, races, leaks) and
     failures, each with seed and loop. An aborted request is compared up to its
@@ -73,13 +78,15 @@ def check(
     if traces and (name := next((name for name, is_given in drawing.items() if is_given), "")):
         is_one = f"but {traces[0]} is a recorded run: one or the other"
         raise ValueError(f"{name} draws workloads, {is_one}.")
-    if not traces and (step or draw or device_lane):
+    needed = [requirement(text) for text in require]
+    if not traces and (step or draw or device_lane or require):
         name = "--draw" if draw else "--step" if step else "--device-lane"
+        name = "--require" if require else name
         use = "; use --out FOLDER" if draw else ""
         raise ValueError(f"{name} is about recorded runs, but none is named{use}.")
     files: list[str] = []
     if traces:
-        found = check_traces(traces, draw, step, device_lane, unpacked_mib)
+        found = check_traces(traces, draw, step, device_lane, unpacked_mib, needed)
     else:
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is a file, but it must be a folder.")
@@ -120,8 +127,9 @@ def show(found: Check, files: Sequence[str]) -> None:
 
 
 def check_traces(
-    paths: Sequence[Path], draw: Path | None, step: str, device_lane: str, unpacked_mib: int
-) -> Check:
+    paths: Sequence[Path], draw: Path | None, step: str, device_lane: str, unpacked_mib: int,
+    needed: Sequence[Requirement] = (),
+) -> Check:  # fmt: skip
     """Answer the questions about each run; the other parameters are options of ``check``.
 
     Raises:
@@ -137,7 +145,7 @@ def check_traces(
         gc.freeze()  # otherwise the collector searches a million events for cycles repeatedly
         try:
             work.at("looking at what ran")
-            return check_runs(runs)
+            return check_runs(runs, require=needed)
         finally:
             gc.unfreeze()
 

@@ -77,7 +77,7 @@ TIERS = (
     "core, trace, memory, policy, scheduler, devices models relay speculative grammar, "
     "worker, engine, features, loops, checks, topics.py, export replay, "
     "comparison.py defaults.py, sweep, bench, fidelity museum, learn, "
-    "own_loops.py, checking.py, cli, __init__.py __main__.py"
+    "own_loops.py, checking.py, cli pytest_plugin.py, __init__.py __main__.py"
 )
 TIER = {name: number for number, tier in enumerate(TIERS.split(", ")) for name in tier.split()}
 STANDARD = ("core", "trace", "memory", "policy", "scheduler", "engine", "loops", "worker")

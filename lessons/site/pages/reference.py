@@ -15,7 +15,7 @@ LAYERS = (
     "nano", "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar",
     "speculative", "relay", "worker", "engine", "features", "loops", "checks", "topics", "replay", "export",
     "fidelity", "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking",
-    "own_loops", "minisched",
+    "own_loops", "pytest_plugin", "minisched",
 )  # fmt: skip
 
 
