@@ -32,7 +32,7 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Touch:
+class CellAccess:
     """An access to a cell: at the end of its slice, but of a read at its start."""
 
     time: int
@@ -82,7 +82,7 @@ class Contested:
             if end > start
         ]
 
-    def touches(self) -> Iterator[Touch]:
+    def accesses(self) -> Iterator[CellAccess]:
         """Yield each access to it; of pages and rows the frees are read off the marks."""
         resource, at = self.resource, self.number
         if self.kind == "page":
@@ -93,10 +93,10 @@ class Contested:
             if act.resource != resource or ran is None or not is_in(int(at), act.at):
                 continue
             if self.kind != "page" or act.kind in ("read", "write"):
-                yield Touch(ran.start if act.kind == "read" else ran.end, act.kind, act.op)
+                yield CellAccess(ran.start if act.kind == "read" else ran.end, act.kind, act.op)
         for mark in self.marks() if self.kind in ("page", "row") else ():
             if mark.name == f"{self.kind} free" and int(at) in self._named(mark):
-                yield Touch(mark.time, "free", mark.during)
+                yield CellAccess(mark.time, "free", mark.during)
 
     def _page_size(self) -> int:
         sizes = (mark.attrs["page_size"] for mark in self.marks() if mark.name == "kv pool")
@@ -136,15 +136,15 @@ class Contested:
             for mark in self.marks()
             if mark.name == "future slots"
         }
-        for touch in self.touches():
-            ran = self.words.slices[touch.slice]
+        for access in self.accesses():
+            ran = self.words.slices[access.slice]
             places = slots.get(ran.step, []) if self.kind == "future map" else []
-            if touch.kind == "write" and int(self.number) in places:
-                yield touch.time, ran.rids[places.index(int(self.number))]
-            elif touch.kind == "write":
-                yield touch.time, " ".join(ran.rids)
-            elif touch.kind != "read":
-                yield touch.time, FREED
+            if access.kind == "write" and int(self.number) in places:
+                yield access.time, ran.rids[places.index(int(self.number))]
+            elif access.kind == "write":
+                yield access.time, " ".join(ran.rids)
+            elif access.kind != "read":
+                yield access.time, FREED
 
 
 def cell_row(view: View, name: str, slices: Sequence[int] = ()) -> LaneRow:
@@ -162,14 +162,14 @@ def cell_row(view: View, name: str, slices: Sequence[int] = ()) -> LaneRow:
             spans.append(LaneItem(kind, *ends, words, one.owner, f"{cell.name}: {words}"))
     if cell.kind == "answer" and not spans:
         spans.append(LaneItem("queued", *view.clip(view.start, view.end), "no token"))
-    for touch in cell.touches():
-        if view.start <= touch.time <= view.end:
-            time, _ = view.clip(touch.time, touch.time)
-            ran = cell.words.slices.get(touch.slice)
-            about = f"{touch.kind} by {ran.label}" if ran else touch.kind
-            spans.append(LaneItem(SIGN_OF[touch.kind], time, time, about=about))
+    for access in cell.accesses():
+        if view.start <= access.time <= view.end:
+            time, _ = view.clip(access.time, access.time)
+            ran = cell.words.slices.get(access.slice)
+            about = f"{access.kind} by {ran.label}" if ran else access.kind
+            spans.append(LaneItem(SIGN_OF[access.kind], time, time, about=about))
     for number, culprit in enumerate(slices, 1):
-        times = [touch.time for touch in cell.touches() if touch.slice == culprit]
+        times = [access.time for access in cell.accesses() if access.slice == culprit]
         if times:
             ends = view.clip(min(times), max(times))
             spans.append(LaneItem("outline", *ends, str(number), data={"cell": number}))

@@ -75,8 +75,8 @@ def stretch(verdict: Verdict, start: int, latest: int) -> View:
 def same_cells(offence: Offence, bug: Trace, healthy: Trace) -> list[str]:
     """Return the contested cell in the healthy run, or what the same slices touch there instead."""
     resource = offence.cell.rpartition(" ")[0]
-    touched = Contested(healthy, offence.cell)
-    if touched.owned() or any(True for _ in touched.touches()):
+    cell = Contested(healthy, offence.cell)
+    if cell.owned() or any(True for _ in cell.accesses()):
         return [offence.cell]
     labels = {item.label for item in bug.slices if item.id in offence.slices}
     by_id = {item.id: item for item in healthy.slices}

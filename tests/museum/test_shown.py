@@ -206,7 +206,7 @@ def test_the_contested_memory_is_a_lane_and_each_number_has_its_phrase(exhibit: 
     if cell.kind != "answer":
         signs = [item for item in own.spans if item.kind in ("written", "read", "evict")]
         assert signs, "its accesses are drawn"
-        moments = {touch.time for touch in cell.touches()} | {one.start for one in cell.owned()}
+        moments = {access.time for access in cell.accesses()} | {one.start for one in cell.owned()}
         culprits = [item for item in verdict.trace.slices if item.id in offence.slices]
         assert any(item.start <= at <= item.end for item in culprits for at in moments)
 
