@@ -1,4 +1,4 @@
-"""``minisched learn``: the progress in the lessons, and the next one, opened."""
+"""``minisched learn``: the progress in the lessons, the next one opened, and a loop's score."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ import typer
 
 from ..learn.exercise import exercises
 from ..learn.keep import MINE, parts
+from ..learn.score import (
+    BETWEEN,
+    HEADS,
+    WORKLOADS,
+    baseline,
+    best_of,
+    cells_of,
+    leaderboard_cells,
+    score,
+)
+from ..own_loops import known
 from .layout import JSON, print_json, say, say_command, say_table
 from .options import setting
 
@@ -24,7 +35,10 @@ COLAB = "https://colab.research.google.com/#create=true"  # File, Upload noteboo
 
 
 def learn(
-    lesson: int | None = typer.Argument(None, help="Its number; the first that is not done."),
+    lesson: str | None = typer.Argument(
+        None, help="Its number, or score; by default the first that is not done."
+    ),
+    file: str | None = typer.Argument(None, help="With score: FILE.py, FILE.py:NAME, or a loop."),
     folder: Path = setting(FOLDER, "Where your lessons and your mine.py are."),
     no_open: bool = setting(False, "Only show how far you are."),
     json: bool = JSON,
@@ -34,17 +48,25 @@ def learn(
     A lesson is copied into the folder, where you may change it. Your correct
     answers are kept next to it in mine.py. Without JupyterLab, the command
     prints how to install it.
+
+    minisched learn score mine.py runs the loop and the scheduler of that file on
+    three fixed workloads, and compares it with serial, overlap and the best entry
+    of lessons/leaderboard.md.
     """
+    if lesson == "score":
+        return print_score(file or str(folder / MINE), json)
     sources, kept = home(), parts(folder / MINE)
     every = [about(path, kept) for path in sources]
     left = [one for one in every if one["done"] < len(one["exercises"])]
     chosen = next(iter(left), every[-1])
     if lesson is not None:
-        numbers = {int(one["name"][:2]): one for one in every}
+        numbers = {str(int(one["name"][:2])): one for one in every}
         if lesson not in numbers:
-            there = ", ".join(map(str, numbers))
-            raise ValueError(f"there is no lesson {lesson}; there are {there}.")
+            there = ", ".join(numbers)
+            raise ValueError(f"there is no lesson {lesson}; there are {there}, and score.")
         chosen = numbers[lesson]
+    if file is not None:
+        raise ValueError(f"{file} needs score before it: minisched learn score {file}.")
     if json:
         print_json({"lessons": every, "next": chosen["name"]})
         return 0
@@ -57,6 +79,37 @@ def learn(
     if not kept:
         say(f"Your answers are counted in {folder / MINE}, which does not exist yet.")
     return 0 if no_open else open_lesson(sources[every.index(chosen)], chosen["extras"], folder)
+
+
+def print_score(file: str, json: bool) -> int:
+    """Print the score of a loop next to serial, overlap and the best entry; 1 if a law broke."""
+    with known([file]) as (name,):
+        own = score(name)
+    others = {loop: baseline(loop) for loop in ("serial", "overlap") if loop != name}
+    leader, cells = best_of((home()[0].parent / "leaderboard.md").read_text(encoding="utf-8"))
+    if json:
+        best = {"name": leader, "points": float(cells[-1])}
+        print_json({**own.as_json(), "best": best, "overlap": baseline("overlap").points})
+        return int(bool(own.broken))
+    if own.broken:
+        say(f"✗ No score. {own.broken}")
+        return 1
+    rows = []
+    for at, workload in enumerate(WORKLOADS, 1):
+        each: dict[str, tuple[str, ...]] = {
+            loop: cells_of(of.figures[workload]) for loop, of in others.items()
+        }
+        each[f"best: {leader}"] = tuple(cells[at].split(BETWEEN))
+        each[f"yours: {name}"] = cells_of(own.figures[workload])
+        rows += [(loop, workload, *figures) for loop, figures in each.items()]
+    say_table(HEADS, rows)
+    known_points = [f"{loop} has {of.points:.1f}" for loop, of in others.items()]
+    known_points.append(f"the best entry, {leader}, has {cells[-1]}")
+    say(f"Yours has {own.points:.1f} points; {', '.join(known_points)}.")
+    say("Points: 100 times the root of (speed-up times shorter pause) over serial, geometric mean.")
+    say("Its cells in lessons/leaderboard.md:")
+    print(f"  {leaderboard_cells(own)}")
+    return 0
 
 
 def home() -> list[Path]:

@@ -7,6 +7,7 @@ module        what it gives
 ``exercise``  what an exercise is: a table with a hole in the package; ``exercises`` has all of them
 ``grade``     ``check``: the laws, the smallest counterexample in red, or the run beside another
 ``guard``     limits of time and instructions for a learner's lines
+``score``     three fixed workloads, and the figures of a loop on them
 ``keep``      ``mine.py``, the file with the right answers; hints
 ============= ====================================================================================
 

@@ -29,7 +29,7 @@ def test_it_shows_what_is_right_and_names_the_next_lesson(
     assert said["next"] == "01_bubble" and [one["name"] for one in said["lessons"]] == LESSONS
     code, _, err = cli("learn 77")
     there = ", ".join(str(int(name[:2])) for name in LESSONS)
-    assert (code, err) == (2, f"minisched: there is no lesson 77; there are {there}.\n")
+    assert (code, err) == (2, f"minisched: there is no lesson 77; there are {there}, and score.\n")
 
 
 def test_a_lesson_is_copied_once_and_opened(

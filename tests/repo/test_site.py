@@ -56,7 +56,8 @@ assert browser  # the fixture
 FORK = "some-body/minisched-fork"  # where it is built as if it were published
 PAGES = [
     "index.html", "lab/index.html", "steppers.html", "explore.html", "museum.html", "search.html",
-    "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
+    "lessons/README.html", "lessons/leaderboard.html", "gallery/index.html", "gallery/more.html",
+    "diagrams/index.html",
     *(f"lessons/site/docs/{path.stem}.html" for path in SITE.glob("docs/*.[mp][dy]")),
     *(f"gallery/{topic}.html" for topic in TOPICS),
     *(f"lessons/{path.stem}.html" for path in lessons.lessons()),
@@ -576,4 +577,12 @@ def test_the_repository_s_address_stands_in_one_place(monkeypatch: pytest.Monkey
         text = f'[tool.minisched]\nrepository = "{address}"\n'
         monkeypatch.setattr("pages.repository.text", lambda path, text=text: text)
         assert repository.github() == name
-        assert (f"/github/{name}/blob/" in lessons.line_of(path)) == bool(name)
+        line = lessons.line_of(path)
+        assert (f"/github/{name}/blob/" in line) == bool(name) == ("Colab" in line)
+
+
+def test_the_leaderboard_has_the_files_of_its_entries() -> None:
+    page = lessons.pages()["lessons/leaderboard.md"]
+    files = [path.name for path in ROOT.glob("lessons/leaderboard/*.py")]
+    assert len(files) >= 2 and "](leaderboard/" not in page
+    assert all(f"<summary>{name}</summary>" in page and f"| `{name}` |" in page for name in files)

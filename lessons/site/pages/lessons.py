@@ -18,7 +18,7 @@ from docutils import nodes
 from nbformat.v4 import new_code_cell
 
 from .questions import CARDS
-from .repository import ROOT, github, text
+from .repository import ROOT, folded, github, text
 
 NEEDS = {"mlx": "mlx", "torch": "torch"}  # extra -> a library of it; the others a build has anyway
 
@@ -29,13 +29,26 @@ def lessons() -> list[Path]:
 
 
 def pages() -> dict[str, str]:
-    """Return the lessons' README with the list of pages and a line of progress."""
-    names = "\n".join(path.stem for path in lessons())
+    """Return the lessons' README with the list of pages and a line of progress, and the board."""
+    names = "\n".join([*(path.stem for path in lessons()), "leaderboard"])
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
     exercises = json.dumps({path.stem: exercises_of(path) for path in lessons()})
     progress = f"<p id='progress' data-lessons='{exercises}'></p>\n{script('progress')}"
     head, table, rest = text("lessons/README.md").partition("\n| lesson |")
-    return {"lessons/README.md": f"{head}\n{progress}\n{table}{rest}{toctree}"}
+    return {
+        "lessons/README.md": f"{head}\n{progress}\n{table}{rest}{toctree}",
+        "lessons/leaderboard.md": leaderboard(),
+    }
+
+
+def leaderboard() -> str:
+    """Return the leaderboard; its files are folded below it instead of linked."""
+    page = re.sub(r"\[(`\w+\.py`)\]\(leaderboard/\w+\.py\)", r"\1", text("lessons/leaderboard.md"))
+    files = [
+        folded(path.name, path.read_text(encoding="utf-8"), "python")
+        for path in sorted(ROOT.glob("lessons/leaderboard/*.py"))
+    ]
+    return "\n\n".join([page, "## The files", *files])
 
 
 def files() -> dict[str, Path]:
@@ -103,14 +116,17 @@ def line_of(path: Path) -> str:
     )
     count = len(exercises_of(path))
     exercises = "1 exercise" if count == 1 else f"{count} exercises"
-    where, hint = "https://colab.research.google.com/", "Download the notebook, and upload it there"
+    colab = ""
     if repository := github():
-        where, hint = f"{where}github/{repository}/blob/gh-pages/lessons/{name}", "As it is here"
+        where = (
+            f"https://colab.research.google.com/github/{repository}/blob/gh-pages/lessons/{name}"
+        )
+        colab = f'<a href="{where}" title="As it is here">Open in Colab</a>'
     return (
         f'<p class="lesson-line"><span>{about(path)["minutes"]} minutes</span>'
         f'<span id="progress">{exercises}</span>'
         f'<a href="{name}" download>Download for JupyterLab</a>'
-        f'<a href="{where}" title="{hint}">Open in Colab</a>'
+        f"{colab}"
         f"<span>{'In the gallery: ' if topics else ''}{pictures}</span></p>{script('lesson')}"
     )
 
