@@ -45,6 +45,7 @@ from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
 from .step_fault import StepFault
+from .waste import Waste, overrun_of
 
 # -- The violations of one run ---------------------------------------------------------------------
 
@@ -112,6 +113,7 @@ class Witnesses:
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.positions = list[Positions]()  # of each scheduler
+        self.waste = list[Waste]()  # of each scheduler
         self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
@@ -143,13 +145,16 @@ class Witnesses:
     def watch(self, engine: Engine) -> None:
         """Attach the observers and the injected faults to an engine before it starts."""
         config, positions = engine.scheduler.config, Positions()
+        waste = Waste(engine, overrun_of(self.case.loop, self.case.options))
         self.positions.append(positions)
+        self.waste.append(waste)
         self.shares_planned |= enters_planned(config.in_force)
 
         def committed(batch: ScheduleBatch) -> None:
-            """Check a step's size against its budget, and the positions of its rows."""
+            """Check a step's size, and the positions and leases of its rows."""
             self.over_budget += over_budget(config, batch)
             positions.look(batch)
+            waste.look(batch)
 
         engine.scheduler.on_commit = committed
         self.touched.watch(engine)
@@ -194,6 +199,8 @@ class Witnesses:
         yield "race", find_races(trace)
         yield "deadlock", find_endless(trace) if is_over else ()
         yield "budget", self.over_budget
+        for waste in self.waste:
+            yield "waste", waste.found
         yield "time", find_out_of_time(trace)
         if is_over:
             yield "crash", find_bad_steps(trace) if not self.workload.struck else ()

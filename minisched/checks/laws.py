@@ -104,6 +104,8 @@ LAWS = {
         has_company, COMPANY),
     "livelock": Law("turns bring every request to its end"),
     "budget": Law("no step has more tokens or rows than its budget"),
+    "waste": Law("a request wastes at most the steps ahead, and at its length its loop's overrun",
+        lambda it: bool(marks(it, "finish", "retraction")), "no request left its memory"),
     "time": Law("nothing precedes its cause, and no time of a request is negative"),
     "abort": Law("an aborted request ends in that turn, and its client gets no more tokens",
         lambda it: any(attrs.get("reason") == "abort" for attrs in marks(it, "finish")),
