@@ -9,6 +9,7 @@ profile. A test that is not thorough and takes longer than ``LONGEST_S`` fails.
 
 import fcntl
 import gc
+import json
 import os
 import resource
 import shlex
@@ -154,7 +155,8 @@ def install(folder: str) -> Path:
     name = f"minisched-{sha256(str(at).encode()).hexdigest()[:16]}.lock"
     with (Path(tempfile.gettempdir()) / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (at / "node_modules").is_dir():
+        packages = json.loads((at / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+        if not all((at / name).is_dir() for name in packages):
             npm = shutil.which("npm")
             if npm is None:
                 pytest.fail(f"npm ci --prefix {folder} needs Node 18 or newer", pytrace=False)

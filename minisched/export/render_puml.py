@@ -102,7 +102,7 @@ def render_by_driver(paths: Sequence[Path], folder: Path) -> None:
         RenderError: a diagram is wrong.
     """
     command = [shutil.which("node") or "node", str(DRIVER), "--out", str(folder), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if done.returncode:  # its messages are escaped as HTML: ``--&gt;``
         said = unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
         raise RenderError(said or "the pinned renderer failed without a message.")

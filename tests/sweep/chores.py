@@ -32,3 +32,8 @@ def refusing(item: int) -> int:
     if item == KILLER:
         raise ZeroDivisionError(f"item {item}")
     return item
+
+
+def ignores_interrupt(item: int) -> bool:
+    """Whether this process ignores Ctrl-C."""
+    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN

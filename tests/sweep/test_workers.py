@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from minisched.checks.many import try_seed
 from minisched.devices.registry import MissingExtra
 from minisched.sweep.workers import HERE, ItemLost, Workers, in_order, spread
 
-from .chores import KILLER, dead_once, refusing, squared, squared_or_dead
+from .chores import KILLER, dead_once, ignores_interrupt, refusing, squared, squared_or_dead
 
 ITEMS = range(100)
 CLUSTER = pytest.param(Workers(2, "dask"), id="dask", marks=pytest.mark.thorough)
@@ -41,6 +43,17 @@ def test_a_worker_that_dies_once_loses_nothing(workers: Workers, tmp_path: Path)
 def test_what_a_function_raises_comes_here(workers: Workers) -> None:
     with pytest.raises(ZeroDivisionError, match="item 37"):
         list(spread(refusing, ITEMS, workers))
+
+
+def test_it_works_where_a_process_inherits_no_mask_of_signals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on Windows, where Python has neither ``pthread_sigmask`` nor a resource tracker."""
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    monkeypatch.setattr(resource_tracker, "ensure_running", None)
+    found = dict(spread(ignores_interrupt, range(3), Workers(2)))
+    assert found == {0: True, 1: True, 2: True}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_lost_item_is_an_error_where_nothing_stands_for_it() -> None:

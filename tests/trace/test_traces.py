@@ -140,7 +140,7 @@ HEADERS = {"mooncake": [], "seconds": [SECONDS], "dates": [DATES]}
 def write(path: Path, format: str, rows: list[TraceRequest], end: str = "\n") -> Path:
     line = mooncake_line if format == "mooncake" else partial(csv_line, is_date=format == "dates")
     lines = [*HEADERS[format], *map(line, rows)]
-    path.write_text("".join(text + end for text in lines), newline="")
+    path.write_text("".join(text + end for text in lines), encoding="utf-8", newline="")
     return path
 
 

@@ -67,6 +67,7 @@ lessons/site/docs/running
 lessons/site/docs/real_models
 lessons/site/docs/own_model
 lessons/site/docs/first_run_on_a_gpu
+lessons/site/docs/first_run_on_a_mac
 lessons/site/docs/benchmarks
 lessons/site/docs/how_true_is_it
 lessons/site/docs/mlx_caches

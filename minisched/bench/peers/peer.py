@@ -110,7 +110,7 @@ def call(name: str, *command: str) -> None:
     Raises:
         PeerError: it failed, so that ``name`` can't be installed.
     """
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason was given"]
         raise PeerError(f"{name} can't be installed: {lines[-1]}")
@@ -145,10 +145,11 @@ class Peer:
         self, name: str, command: Sequence[str], settings: Mapping[str, Any], env: Mapping[str, str]
     ) -> None:
         self.name = name
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (an unread pipe would fill up)
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (an unread pipe would fill up)
         self.process = subprocess.Popen(
             command, env={**env},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            text=True, encoding="utf-8",
         )  # fmt: skip
         try:
             self.ask(settings)
