@@ -54,11 +54,9 @@ learn.inputs_sent(run)
 #
 # ## A picture
 #
-# Each lane is a slot. It is promised when its step is launched (striped: there is no token yet),
-# filled when that step has run (dark: a thin line, as it is read immediately) and read by the next
-# step (the diamond). Then it is not needed any more (dotted), and the slot is **reused** for
-# another token (the next box in its lane): slots are handed out in turn, round and round. The rows
-# above the lanes show the same, each at the moment in which a step is launched.
+# Each row is a slot, each column a step. A dark cell is a step that stores a token in the slot. A
+# pale cell is a step that reads it, without the host. After the read the slot is **reused** for
+# another token (the next dark cell in its row): slots are handed out in turn, round and round.
 
 # %%
 learn.view("future_map", run)

@@ -118,9 +118,9 @@ learn.table(streams, lazy_graphs)
 learn.timing(streams, lazy_graphs)
 
 # %% [markdown]
-# The next picture shows only the arrays of tokens, one a step. While its box is striped, an array
-# has no number yet. The diamond is the moment at which the next step is built *on it*: before it
-# has a number. Two graphs are in flight, hence the name of this lesson.
+# The next picture shows the arrays of tokens, one a step. A striped cell is a step that is built on
+# an array without numbers; below it is the time until they are computed. Two graphs are in flight,
+# hence the name of this lesson.
 
 # %%
 learn.view("lazy_chain", lazy_graphs)

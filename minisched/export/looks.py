@@ -82,6 +82,7 @@ LOOKS = {
     "promised": Look("#A9D8F3", texture="stripes", glyph="░"),
     "stored": Look("#0072B2", WHITE_TEXT, "", "●"),
     "unread": Look("#8DBBE0", glyph="◐"),
+    "resolved": Look("#D6E8F5", glyph="▷"),
     "stale": Look("", texture="dots", glyph="·"),
     # memory
     "admitted": Look("#4F4AA3", WHITE_TEXT, "", "■"),

@@ -260,21 +260,30 @@ def mixed_chunk(trace: Trace, forms: Forms, engine: Engine) -> None:  # mixed_ch
 
 
 def future_map(trace: Trace, forms: Forms, engine: Engine) -> None:
-    rids = {item.step: item.rids for item in forwards(trace)[:36]}
-    promised, reads, seen, reused = Counter[Any](), Counter[Any](), set[int](), 0
+    rids = {item.step: item.rids for item in forwards(trace)[:16]}
+    stored, reads, seen, reused = Counter[Any](), Counter[Any](), set[int](), 0
+    newest: dict[int, tuple[int, str]] = {}  # by slot, the step and request of its token
+    over = Counter[Any]()  # reads whose cell the same step stores into
     for mark in marks(trace, "future slots"):
         slots, step = numbers(mark, "slots"), int(mark.attrs["step"])
-        if step in rids:
-            promised.update((str(step), str(s), r) for s, r in zip(slots, rids[step], strict=True))
-            reads.update((str(slot),) for slot in numbers(mark, "reads"))
-            reused += len(seen & {*slots})
-            seen |= {*slots}
-    for kind in ("promised", "stored"):
-        assert forms.picture.count("step", "slot", "rid", tag="rect", kind=kind) == promised
-    assert forms.picture.count("slot", kind="read", tag="path") == reads
+        if step not in rids:
+            continue
+        for slot in numbers(mark, "reads"):
+            source, rid = newest[slot]
+            (over if slot in slots else reads)[str(slot), rid, str(source)] += 1
+        for slot, rid in zip(slots, rids[step], strict=True):
+            stored[str(step), str(slot), rid] += 1
+            newest[slot] = step, rid
+        reused += len(seen & {*slots})
+        seen |= {*slots}
+    shown = forms.picture.count("step", "slot", "rid", tag="rect", kind="stored")
+    assert shown == Counter({cell: n for cell, n in stored.items() if int(cell[1]) <= 12})
+    shown = forms.picture.count("slot", "rid", "source", kind="resolved")
+    assert shown == Counter({cell: n for cell, n in reads.items() if int(cell[0]) <= 12})
     if engine.worker.relay.name == "ring":
-        assert f"resolved {reads.total()}, reused {reused}" in forms.words
-        assert not forms.picture.shapes("path", kind="flag-head"), "reused before it is read"
+        total = reads.total() + over.total()
+        assert f"resolved {total}, reused {reused}" in forms.words
+        assert not forms.picture.shapes("rect", kind="lacking"), "reused before it is read"
 
 
 @pytest.mark.parametrize(("reader", "lost"), [("a", 1), ("b", 0)])
@@ -292,8 +301,7 @@ def test_a_token_whose_slot_was_reused_too_early_is_seen(reader: str, lost: int)
     counters = (Count("future slots", 10, 0),)
     trace = Trace("overlap", "sim", "hash", "virtual", slices, (), counters, tuple(told))
     forms = forms_of("future_map", trace)
-    assert forms and len(forms.picture.shapes("path", kind="flag-head", slot="1")) == lost
-    assert len(forms.picture.shapes("path", kind="read", slot="1")) == 1 - lost
+    assert forms and len(forms.picture.shapes("rect", kind="lacking", slot="1")) == lost
     assert ("too early 1" in forms.text) == ("too early 1" in forms.picture.words) == bool(lost)
 
 
@@ -317,17 +325,17 @@ def token_pool(trace: Trace, forms: Forms, _: Engine) -> None:
 
 
 def lazy_chain(trace: Trace, forms: Forms, _: Engine) -> None:
-    ran = {item.step: item for item in forwards_of(trace)}
     told = [(int(m.attrs["step"]), int(m.attrs["source"])) for m in marks(trace, "lazy tokens")]
-    drawn = {step for (step,) in forms.picture.count("step", kind="promised")}
-    told = [(step, source) for step, source in told if str(step) in drawn]
-    assert re.findall(r"^ *step (\d+).* │", forms.text, re.M) == [str(step) for step, _ in told]
-    sources = {(str(source), str(step)) for step, source in told if source}
-    assert {*forms.picture.count("source", "step", kind="read")} == sources
-    fresh = {(str(step),) for step, source in told if not source and ran[step].mode == "decode"}
-    assert {*forms.picture.count("step", kind="flag-head")} == fresh
-    fills = [box[0] for boxes in boxes_in(forms.puml).values() for box in boxes]
-    assert fills.count(flat("promised")) == len(told)
+    drawn = {int(step) for (step,) in forms.picture.count("step", tag="rect")}
+    assert drawn <= {item.step for item in forwards_of(trace)} and drawn
+    told = [(step, source) for step, source in told if step in drawn]
+    assert {step for step, _ in told} == drawn
+    sources = {(str(source), str(step)) for step, source in told if source in drawn}
+    assert {*forms.picture.count("source", "step", tag="line")} == sources
+    fresh = {(str(step),) for step, source in told if source not in drawn}
+    assert {*forms.picture.count("step", kind="stored")} == fresh
+    early = len(forms.picture.shapes("rect", kind="promised", step="*"))
+    assert f"{early} of {len(told)} steps" in forms.words
 
 
 def placeholder_fill(trace: Trace, forms: Forms, _: Engine) -> None:

@@ -1,4 +1,4 @@
-"""The future slots over time: allocated to a step, stored by it, resolved by the next, reused."""
+"""The future slots as cells: stored by a step, read by the next one, and reused."""
 
 from __future__ import annotations
 
@@ -8,44 +8,53 @@ from itertools import pairwise
 
 from ...checks.overlap import forward_lane, forwards
 from ...trace import Trace
-from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, about_run
-from .marks import NothingToShow, lacking, named, number, numbers, short
+from ..scene import CellGrid, Data, GridCell, Part, Scene, about_run
+from .marks import NothingToShow, first_of, lacking, named, number, numbers, short
 from .steps import opening
 
-MOST_STEPS = 36
+MOST_STEPS, MOST_SLOTS = 16, 12
 LEGEND = {
-    "promised": "allocated: promised to a step that is launched; no token yet",
-    "stored": "stored: its sample has run, the token is there",
-    "read": "resolved: a forward reads it",
-    "stale": "no step will read it any more",
-    "flag-head": "reused too early: a forward reads the token of another request",
+    "stored": "the step stores the token of this request here",
+    "unread": "the token waits",
+    "resolved": "the step reads it, without the host",
+    "lacking": "the step reads the token of another request",
 }
 
 
 def scene(trace: Trace) -> Scene:
-    """Draw a lane for each future slot."""
+    """Draw a row for each future slot, and a column for each step.
+
+    A step reads before it stores, so a cell that is stored again may have been read in its step.
+    """
     part, shown = opening(trace, MOST_STEPS)
     if not (stays := stays_of(part)):
         raise NothingToShow("the trace has no future slots mark: no future map was used.")
-    limit, size = ring_of(part)
-    lanes: dict[int, list[LaneItem]] = {at: [] for at in range(1, 1 + max(s.slot for s in stays))}
+    (limit, size), starts = ring_of(part), {item.start: item.step for item in forwards(part)}
+    steps = {step: at for at, step in enumerate(sorted(starts.values()))}
+    cells, slots = dict[tuple[int, int], GridCell](), max(stay.slot for stay in stays)
     for stay in stays:
+        row, rid = stay.slot - 1, short(stay.rid, 8)
         data: Data = {"slot": stay.slot, "rid": stay.rid, "step": stay.step}
-        phases = [*stay.phases]
-        if stay.sampled and stay.last_read == stay.stored:  # read immediately, or never
-            phases.append(("stored", stay.stored, stay.stored))
-        lanes[stay.slot] += [
-            LaneItem(kind, start, min(end, part.end),
-                     short(stay.rid, 12) if kind == "promised" else "", data=data)
-            for kind, start, end in phases
-        ]  # fmt: skip
-        lanes[stay.slot] += [
-            LaneItem("flag-head" if time in stay.lost else "read", time, time,
-                     data={"slot": stay.slot, "rid": stay.rid})
-            for time in stay.reads
-        ]  # fmt: skip
-    rows = [LaneRow(f"slot {at}", items, "beyond the limit" if 0 < limit < at else "")
-            for at, items in lanes.items()]  # fmt: skip
+        used = sorted({*stay.reads, *stay.lost})
+        first, last = steps[stay.step], steps[starts[used[-1]]] if used else steps[stay.step]
+        read_then = cells.get((row, first))
+        below = f"read {read_then.text}" if read_then and read_then.kind == "resolved" else ""
+        kind = "stored" if stay.sampled else "queued"
+        if read_then and read_then.kind == "lacking":
+            kind = "lacking"
+        cells[row, first] = GridCell(kind, rid, below, "stored by its step", data=data)
+        for at in range(first + 1, last):
+            cells[row, at] = GridCell("unread", rid, about=f"{rid}'s token waits")
+        for time in used:
+            data = {"slot": stay.slot, "rid": stay.rid, "source": stay.step}
+            read = "lacking" if time in stay.lost else "resolved"
+            cells[row, steps[starts[time]]] = GridCell(read, rid, data=data)
+    names = [f"slot {at}" + " (beyond the limit)" * (0 < limit < at) for at in range(1, slots + 1)]
+    cut = first_of(MOST_SLOTS, slots, "slot")
+    grid = CellGrid(
+        names[:MOST_SLOTS], [f"step {step}" for step in steps],
+        {at: cell for at, cell in cells.items() if at[0] < MOST_SLOTS},
+    )  # fmt: skip
     resolved, lost = sum(len(stay.reads) for stay in stays), sum(len(stay.lost) for stay in stays)
     when = f"{lost} of them of another request" if lost else "none of them overwritten before"
     counts = f"slots allocated {len(stays)}, stored {sum(stay.sampled for stay in stays)}, "
@@ -55,8 +64,8 @@ def scene(trace: Trace) -> Scene:
             "batch never wraps in its middle")  # fmt: skip
     return Scene(
         f"future_map: {resolved} tokens are read on the device, {when}",
-        about_run(trace, shown),
-        [Part("Future slots", "labels: the request of each token", [Lanes(rows, part.end)])],
+        about_run(trace, shown, cut),
+        [Part("Future slots", "a step reads its cells before it stores into them", [grid])],
         LEGEND,
         [counts, ring if limit else "no ring: a request keeps the slot of its row"],
     )
