@@ -169,6 +169,7 @@ def check(
     device_lane: str = "",
     unpacked_mib: int = 1024,
     require: Sequence[str] = (),
+    compare: bool = False,
 ) -> Check:
     """Hold the laws against runs, against loops of your own, or against the loops that are here.
 
@@ -184,6 +185,9 @@ def check(
     ``device_lane`` the stream, thread or range that is the device; in a file of your own it is a
     lane. A file in gzip may unpack to ``unpacked_mib`` MiB. Recorded runs have to meet what is in
     ``require``: ``["overlapped>=90%", "busy>=95%", "no blocking aten::item", "no races"]``.
+
+    With ``compare``, two files of engines' outputs are compared: the first different token, and the
+    events before it (``minisched/checks/outputs.py`` describes the files).
 
     ``workloads``, ``seed``, ``loops``, ``device`` and ``jobs`` (processes) are those of ``minisched
     check``. The result has ``holds`` (None: there was nothing to judge by), prints as sentences,
@@ -217,8 +221,9 @@ def check(
     from .checking import check_this
 
     return check_this(
-        what, workloads, seed, loops, device, jobs, step, device_lane, unpacked_mib, require
-    )
+        what, workloads, seed, loops, device, jobs, step, device_lane, unpacked_mib, require,
+        compare,
+    )  # fmt: skip
 
 
 def show(

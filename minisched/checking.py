@@ -25,6 +25,13 @@ from .checks.judge import Finding, Verdict, breaks_the_same, judge
 from .checks.laws import LAWS, cause_rank, laws_on
 from .checks.many import CaseTally, Tried, case_of, try_seed
 from .checks.oracle import oracle_trace
+from .checks.outputs import (
+    EngineOutputs,
+    OutputComparison,
+    compare_outputs,
+    outputs_of,
+    read_outputs,
+)
 from .checks.overlap import is_profiled
 from .checks.requirements import (
     Requirement,
@@ -36,7 +43,7 @@ from .comparison import Comparison
 from .core.text import distinct
 from .defaults import in_words
 from .devices.registry import open_device
-from .export.native import read_recorded, to_json
+from .export.native import is_own_format, read_recorded, to_json
 from .export.offence import offence_scene
 from .export.scene_svg import to_svg
 from .loops.design import LOOPS, Design, find_loop
@@ -74,6 +81,7 @@ class Check:
     runs: Sequence[Recorded] = ()
     smallest: Verdict | None = None
     required: Mapping[str, Sequence[RequirementResult]] = field(default_factory=dict)
+    outputs: OutputComparison | None = None
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -85,6 +93,8 @@ class Check:
         partly or unknown), ``sentence``, ``details``, and that on overlap ``figures``, in
         nanoseconds.
         """
+        if self.outputs is not None:
+            return self.outputs.as_json()
         if self.tally is not None:
             return self.tally.as_json()
         header = ("loop", "device", "model", "clock", "dtype")
@@ -142,12 +152,17 @@ def check_this(
     device_lane: str = "",
     unpacked_mib: int = UNPACKED_MIB,
     require: Sequence[str] = (),
+    compare: bool = False,
 ) -> Check:
     """Do what ``minisched.check`` documents.
 
     Raises:
         ValueError: an argument is not what it takes.
     """
+    if compare:
+        if any([step, device_lane, require, loops, workloads]):
+            raise ValueError("compare takes two files, and no other option than unpacked_mib.")
+        return compare_files(what, unpacked_mib)
     loops = check_loops(loops)
     own = [item for item in what if is_own(item)]
     if isinstance(require, str):
@@ -256,6 +271,34 @@ def said_of(run: Recorded, answers: Sequence[Answer], has_all: str) -> Iterator[
         yield from (f"    {'':<11} {line}" for line in answer.details[:MOST_SHOWN])
         if (more := len(answer.details) - MOST_SHOWN) > 0:
             yield f"    {'':<11} and {more} more; {has_all}"
+
+
+def compare_files(what: Sequence[Checkable], unpacked_mib: int = UNPACKED_MIB) -> Check:
+    """Compare the outputs of two engines, the first of which is the baseline.
+
+    Each is a file of answers (``checks/outputs.py``), or a recorded run.
+
+    Raises:
+        ValueError: there are not two, one can't be read, or they can't be compared.
+    """
+    if len(what) != 2:
+        raise ValueError(f"compare takes two files of outputs, but {len(what)} are named.")
+    sides = list[EngineOutputs]()
+    for item in what:
+        if isinstance(item, Run | Trace):
+            sides.append(outputs_of(item.trace if isinstance(item, Run) else item, item.loop))
+        elif not isinstance(item, str | Path):
+            raise ValueError(f"compare takes files, runs and traces, but not {in_words(item)}.")
+        elif is_own_format(path := Path(item)):
+            trace = read_recorded(path, unpacked_mib=unpacked_mib).trace
+            sides.append(outputs_of(trace, str(path)))
+        else:
+            try:
+                sides.append(read_outputs(path, unpacked_mib))
+            except OSError as error:
+                raise ValueError(f"{path} can't be read: {error.strerror}.") from error
+    found = compare_outputs(*sides)
+    return Check(found.holds, found.lines, outputs=found)
 
 
 # -- Random workloads ------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ..checking import (
     Check,
     check_runs,
     check_workloads,
+    compare_files,
     law_rows,
 )
 from ..checks.history import Offence
@@ -56,6 +57,9 @@ def check(
     require: list[str] = setting(
         list, "What recorded runs must meet: 'busy>=95%', 'no blocking aten::item', 'no races'."
     ),
+    compare: bool = setting(
+        False, "Compare two files of engines' outputs: tokens, or recorded runs."
+    ),
     json: bool = JSON,
 ) -> int:
     """Check recorded runs (identical, leaks, races, overlaps, busy), or draw workloads.
@@ -85,7 +89,11 @@ def check(
         use = "; use --out FOLDER" if draw else ""
         raise ValueError(f"{name} is about recorded runs, but none is named{use}.")
     files: list[str] = []
-    if traces:
+    if compare:
+        if draw or step or device_lane or require:
+            raise ValueError("--compare takes two files, and no --draw, --step or --require.")
+        found = compare_files(traces or [], unpacked_mib)
+    elif traces:
         found = check_traces(traces, draw, step, device_lane, unpacked_mib, needed)
     else:
         if out is not None and out.exists() and not out.is_dir():

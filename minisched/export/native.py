@@ -277,6 +277,19 @@ def _are_cells(text: str) -> bool:
 BEGINNING = 4096  # bytes that contain the name of our own format
 
 
+def is_own_format(path: Path) -> bool:
+    """Return whether a file is a trace in our own format.
+
+    Raises:
+        ValueError: the file can't be read.
+    """
+    try:
+        with unpacked(path) as file:
+            return f'"{FORMAT}"'.encode() in file.read(BEGINNING)
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}.") from error
+
+
 def read_recorded(
     path: Path, step: str = "", hear: Hear = unheard, device_lane: str = "",
     unpacked_mib: int = UNPACKED_MIB,
@@ -290,9 +303,8 @@ def read_recorded(
     Raises:
         ValueError: the file can't be read, is none of them, or has no such range or lane.
     """
+    is_own = is_own_format(path)
     try:
-        with unpacked(path) as file:
-            is_own = f'"{FORMAT}"'.encode() in file.read(BEGINNING)
         if is_own and step:
             raise ValueError(f"{path}: {OWN_STEPS}")
         if is_own:
