@@ -65,6 +65,9 @@ learn.table(one, queue)
 # times as fast. (A pipeline has to be filled first and runs empty at the end; between those it is
 # 87 %, as the picture below shows.) `depth` is how many steps may be launched and not yet processed.
 #
+# *Device busy* and *device idle* are the mean of the four GPUs. The queue has 48 steps instead of 19,
+# because each of its steps has one request. With one step in flight, all four decode in the same step.
+#
 # ## A picture
 #
 # Settled steps of the queue. Follow one number down the stages: that is a batch on its way. Follow

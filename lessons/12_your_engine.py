@@ -31,6 +31,8 @@
 # has their sources). You need Python, half an hour, and three times a few lines.
 
 # %%
+from contextlib import chdir
+
 import minisched as ms
 from minisched import learn
 from minisched.checks.overlap import gaps, union
@@ -43,7 +45,10 @@ from minisched.checks.overlap import gaps, union
 # takes the device about 10 ms. How long does it take the host, from its first call to its last?
 
 # %%
-ms.check(learn.profile_path("sglang_decode"))
+path = learn.profile_path("sglang_decode")
+with chdir(path.parent):
+    found = ms.check(path.name)  # in a terminal: minisched check sglang_decode.json.gz
+print(found)
 
 # %% [markdown]
 # Read the last lines. The host was blocked for 463 ms in one call, `hipMemcpyWithStream`. All its other

@@ -156,8 +156,37 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 # That is the full draw but for prefix caches and drafts, which your scheduler does not know: grammars,
 # penalties, priorities, odd requests, steps that fail, aborts. The laws of order and progress are not
 # judged, because your scheduler has rules of its own; all others have to hold, as they do for the
-# solution below. What breaks first, and which lesson was about it? `minisched compare --loops mine.py`
-# shows how fast it is.
+# solution below. What breaks first, and which lesson was about it?
+#
+# ## With a real model
+#
+# The same file serves SmolLM2, a model of 135 million parameters, on your CPU. The weights are fetched
+# once (this needs `pip install 'minisched[torch]'`).
+#
+# ```sh
+# minisched fetch smollm2
+# minisched compare --loops mine.py --device thread --model smollm2 --requests 4
+# minisched run --loop mine.py --device thread --model smollm2 --chat --prompt 'Why is the sky blue?'
+# ```
+#
+# The line with `compare` runs four requests through `serial` and through your loop, in wall time.
+# `out/compare.html` shows your own bubble. On a CPU a step takes tens of milliseconds and the host less
+# than one, so there is little to hide. Add `--host-work 20` for a host that works for 20 ms in each step:
+# with your loop the device is busy for almost all of the time. (The makespan may stay the same, because
+# here host and device share the cores.)
+#
+# The last line chats: your scheduler decides which request runs in each step.
+#
+# ## Your score
+#
+# ```sh
+# minisched learn score mine.py
+# ```
+#
+# Three fixed workloads give makespan, wasted rows, retractions and p99 pause, next to `serial`, `overlap`
+# and the best entry so far. The solution below has the score of `overlap`. A better one lets requests
+# decode while a long prompt is computed. [The leaderboard](leaderboard.md) has the entries, and how to
+# add yours.
 #
 # ## In the real systems
 #

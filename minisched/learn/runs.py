@@ -95,7 +95,8 @@ def makespan_ms(run: Run) -> float:
 def table(*runs: Run, names: Sequence[str] = ()) -> Table:
     """Return a table of the times of runs; speed-ups refer to the first.
 
-    ``names`` are what runs are called, if not by their loop.
+    ``names`` are what runs are called, if not by their loop. Of several devices, busy and idle are
+    the mean.
 
     Raises:
         ValueError: there are names, but not one for each run.
@@ -107,9 +108,10 @@ def table(*runs: Run, names: Sequence[str] = ()) -> Table:
     rows = []
     for name, run in zip(names or [run.loop for run in runs], runs, strict=True):
         report, is_same = measure(run.trace), run.outputs == runs[0].outputs
+        idle = report.bubble_ns / report.devices / MILLISECOND
         rows.append((
             name, str(report.steps), f"{makespan_ms(run):g} ms",
-            f"{report.device_busy_percent:.0f} %", f"{report.bubble_ns / MILLISECOND:g} ms",
+            f"{report.device_busy_percent:.0f} %", f"{idle:g} ms",
             f"{runs[0].trace.end / max(1, run.trace.end):.2f}×", "yes" if is_same else "NO",
         ))  # fmt: skip
     return Table(heads, tuple(rows))

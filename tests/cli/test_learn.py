@@ -11,6 +11,7 @@ import pytest
 
 from minisched.learn.exercise import exercises
 from minisched.learn.grade import check
+from minisched.learn.keep import keep
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted(path.stem for path in (ROOT / "lessons").glob("[0-9][0-9]_*.py"))
@@ -66,3 +67,40 @@ def test_a_loop_in_a_file_is_held_against_the_laws(cli: Any, tmp_path: Path) -> 
         f"minisched: {mine} stops with ZeroDivisionError at your line `1 / 0`: division by zero.\n",
     )
     assert cli("check --loop nobody.py")[0] == 2
+
+
+def kept_capstone(folder: Path) -> Path:
+    """The file that the capstone's right answer leaves."""
+    one, mine = exercises()["capstone"], folder / "mine.py"
+    assert "Kept in" in keep(one, one.lines(one.solution), mine)
+    return mine
+
+
+def same_tokens(cli: Any, line: str) -> bool:
+    """Whether the learner's loop gave every request the tokens of the serial one."""
+    code, out, err = cli(f"{line} --json")
+    assert code == 0, err
+    runs = json.loads(out)
+    assert [run["loop"] for run in runs["runs"]] == ["serial", "loop"]
+    return bool(runs["identical"])
+
+
+def test_a_kept_capstone_serves_on_a_thread(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = f"compare --loops {kept_capstone(tmp_path)} --device thread --requests 4"
+    assert same_tokens(cli, f"{line} --max-new-tokens 6")
+
+
+@pytest.mark.thorough
+def test_a_kept_capstone_serves_smollm2(
+    cli: Any, smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = kept_capstone(tmp_path)
+    real = f"--device thread --model {smollm2}"
+    assert same_tokens(cli, f"compare --loops {mine} {real} --requests 2 --max-new-tokens 6")
+    line = f"run --loop {mine} {real} --chat --prompt Hello --max-new-tokens 6"
+    code, out, _ = cli(line)
+    assert code == 0 and "6 tokens in 6 steps of the loop" in out
