@@ -10,7 +10,7 @@
 #     name: python3
 #   minisched:
 #     title: Where overlap must wait
-#     topics: [grammar_manager, generation_batch_result]
+#     topics: [grammar_manager, generation_batch_result, trtllm_overlap]
 #     extras: [lessons]
 #     minutes: 30
 # ---
@@ -217,6 +217,9 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 #   batch waited up to 0.5.16. Since 0.5.17 its forward pass is launched first, and a barrier before
 #   the sampling reads the last tokens
 #   ([#31488](https://github.com/sgl-project/sglang/pull/31488)).
+# - TensorRT-LLM launches the sampling of *every* step by itself, after the last tokens have arrived, so
+#   its grammars need no case of their own: `minisched view trtllm_overlap`, and
+#   [its place among the designs](site/docs/designs.md).
 # - vLLM made sampling a call of its own for this
 #   ([#26866](https://github.com/vllm-project/vllm/pull/26866)). Penalties that read -1 as a token were
 #   a bug ([#27878](https://github.com/vllm-project/vllm/issues/27878), cured in

@@ -33,6 +33,7 @@ TOPICS = {  # topic -> its code, a module in minisched/
     "mindie_single": "loops/mindie_placeholder",
     "multi_step": "loops/multi_step",
     "pd": "loops/pd",
+    "trtllm_overlap": "loops/trtllm_overlap",
 }
 
 

@@ -260,13 +260,22 @@ class Decision:
 
         If the rule reserves the rest of each request, none is left for one that is ending.
         """
-        if self.is_unified or self.rules.reserves == "prompt":
+        if self.reserves_nothing:
             return 0
         if self.rules.reserves == "rest" and req.device_len >= req.max_device_len:
             return 0
         if self.rules.reserves == "rest" or req.params.ignore_eos:
             return self._rest(req)
         return self._rest(req) * self.scheduler.new_token_ratio.current
+
+    @property
+    def reserves_nothing(self) -> bool:
+        """Return whether a new request needs pages for its prompt alone.
+
+        One budget reserves nothing, unless the rules reserve the rest of each request.
+        """
+        reserves = self.rules.reserves
+        return reserves == "prompt" or (self.is_unified and reserves != "rest")
 
     def _rest(self, req: Request) -> int:
         """Return a request's remaining tokens, plus the unused rest of a page."""
@@ -283,15 +292,14 @@ class Decision:
         asked_first = not (prompts or self.is_unified)  # before other requests took their pages
         pages = self.available if asked_first else self.leases.available_pages
         free = pages * size - len(kept) * self.config.enable_mixed_chunk - sum(kept.values())
-        for one, row in prompts.items() if not self.is_unified else ():
+        for one, row in prompts.items() if not self.reserves_nothing else ():
             free -= one.known_len - row.end + one.params.max_new_tokens + 2 * size
         return free
 
     def need(self, req: Request) -> float:
         """Return the most tokens that admission of a request may need, whatever is cached."""
-        says_nothing = self.is_unified or self.rules.reserves == "prompt"
         prompt = (ceil(req.known_len / self.config.page_size) + 1) * self.config.page_size
-        return prompt if says_nothing else prompt + req.params.max_new_tokens
+        return prompt if self.reserves_nothing else prompt + req.params.max_new_tokens
 
     @property
     def budget(self) -> float:

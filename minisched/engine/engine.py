@@ -185,7 +185,7 @@ class Engine:
     def launch_batch_sample_if_needed(self, step: Step) -> None:
         """Launch the sampling of a step that was launched without it, with all that it needs."""
         if step.delay_sample_func is not None:
-            if self.needs_mask(step):
+            if self.needs_mask(step) and step.error is None:
                 self.update_vocab_mask(step)
             cost = self.cost.phase("launch sample", *step.batch.size)
             with self.device.host("launch", cost, step.label):

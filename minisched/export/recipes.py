@@ -234,6 +234,8 @@ RECIPES = {
         chunked_prefill_size=12, kv_tokens=256,
     ),
     "overlap_thread": replace(a_bit_of_everything("overlap_thread"), cost=SPLIT),
+    # each step's sampling is launched by itself, once the tokens of the step before have come
+    "trtllm_overlap": replace(a_bit_of_everything("trtllm_overlap"), cost=SPLIT),
     "vllm_step": replace(a_bit_of_everything("vllm_step"), cost=SPLIT),
     # async scheduling off: two prompts that fill a step each, so that two batches take turns; a
     # third request (c) arrives later and joins one of them

@@ -19,6 +19,7 @@ in ``lessons/site/docs/designs.md``; nothing else registers them.
                         stack; and one pipeline in place of the two
 ``multi_step``          vLLM V0: decide once, decode N times
 ``pd``                  prompts on one device, decoding on another
+``trtllm_overlap``      TensorRT-LLM's overlap loop, with its two admission policies
 ======================  ========================================================================
 
 ``run`` makes the engine that a loop turns, and turns it until every request has ended.
@@ -39,3 +40,4 @@ from . import mindie_placeholder
 from . import multi_step
 from . import pd
 from . import mixed
+from . import trtllm_overlap

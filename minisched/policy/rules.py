@@ -172,7 +172,6 @@ class Rules:
 
 
 ONE_BUDGET = {
-    "reserves": "prompt",
     "budget_counts": "tokens",
     "chunk_ends": "anywhere",
     "who_is_cut": "anybody",
@@ -182,8 +181,14 @@ ONE_BUDGET = {
 
 
 def rules_of_admission(rules: Rules) -> Rules:
-    """Return the rules with the answers that one budget decides, where they ask for one."""
-    return replace(rules, **ONE_BUDGET) if rules.run_first == "unified" else rules
+    """Return the rules with the answers that one budget decides, where they ask for one.
+
+    One budget reserves all remaining tokens (``rest``, as TensorRT-LLM does) or none (``prompt``).
+    """
+    if rules.run_first != "unified":
+        return rules
+    reserves = "rest" if rules.reserves == "rest" else "prompt"
+    return replace(rules, reserves=reserves, **ONE_BUDGET)
 
 
 def answers(name: str) -> tuple[str, ...]:

@@ -41,6 +41,30 @@ class Planned(Prompt):
         adder.cache.take_scheduled(req, req.lease, end, end)
 
 
+class PlannedRest(Planned):
+    """Reserve the pages of all remaining tokens (TensorRT-LLM ``GUARANTEED_NO_EVICT``).
+
+    ``scheduler/scheduler.py:NoEvictScheduledBlocksManager``: no request is retracted.
+    """
+
+    def kept_for(self, adder: PrefillAdder, req: Request) -> float:
+        """Return the tokens of the pages that a running request may still take."""
+        return adder.lacking_tokens(req, req.max_device_len)
+
+    def total_tokens(self, adder: PrefillAdder, req: Request, extend_len: int) -> int:
+        """Return the tokens of all pages of a new request, prompt and outputs."""
+        return adder.ceil_paged_tokens(extend_len + self.new_tokens(req))
+
+    def fits(self, adder: PrefillAdder, req: Request, extend_len: int, to_lock: int) -> bool:
+        """Return whether they are left."""
+        return self.total_tokens(adder, req, extend_len) <= adder.rem_total_tokens - to_lock
+
+    def charge(self, adder: PrefillAdder, req: Request, extend_len: int) -> None:
+        """Take the pages of what this step computes, and reserve the others."""
+        super().charge(adder, req, extend_len)
+        adder.rem_total_token_offset += adder.lacking_tokens(req, req.max_device_len)
+
+
 class BudgetAdder(PrefillAdder):
     """A batch of prompts next to decodes, which have taken their part of the budget already."""
 
@@ -62,6 +86,7 @@ class UnifiedBudget:
       (``max_num_batched_tokens``), so chunks and decodes mix.
     - Pages are taken while a step is planned (``allocate_slots``), and may be shared from then on.
     - Nothing is reserved: a request without pages preempts the newest, which is recomputed later.
+      With ``reserves=rest`` (TensorRT-LLM) all is reserved, and no request is preempted.
     - A new request needs pages for all of its tokens, though its first step may compute fewer
       (``scheduler_reserve_full_isl``). A chunk without pages is preempted itself.
     - Requests with log-probabilities are mixed, too.

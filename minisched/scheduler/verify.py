@@ -100,12 +100,15 @@ class VerifyResult(Result):
 def accepted_tokens(batch: ScheduleBatch, result: Result) -> dict[str, Sequence[int]]:
     """Return the accepted tokens of a result that is not processed yet, by request id.
 
-    It comes with drafts for the next step. They are noted now, because a mask of the next step
-    needs them. A result with an error has neither.
+    A step without drafts has one for each row. With drafts, the result has drafts for the next
+    step, too. They are noted now, because a mask of the next step needs them. A result with an
+    error has neither.
     """
     if result.error:
         return {}
-    assert isinstance(result, VerifyResult)
+    if not isinstance(result, VerifyResult):
+        rows = zip(batch.rows, result.tokens, strict=True)
+        return {r.req.rid: (t,) for r, t in rows if r.deliver and r.req.lease is r.lease}
     found, first, k = dict[str, Sequence[int]](), 0, len(result.drafts) // len(batch.reqs)
     columns = zip(batch.rows, batch.sample_lens, result.num_accepted_tokens or (), strict=True)
     for at, (row, num_samples, count) in enumerate(columns):

@@ -36,13 +36,14 @@ from ..policy.prefill_adder import ChunkRule, Reserve
 from ..policy.rules import Rules, rules_of_admission
 from ..policy.sglang import EvictAhead, Launched, Ratio, fewest_outputs
 from ..policy.systems import find_rules
-from ..policy.vllm import Planned
+from ..policy.vllm import Planned, PlannedRest
 from ..trace import Recorder
 from .config import SchedulerConfig
 
 # -- From words to objects -------------------------------------------------------------------------
 
 RESERVES: Mapping[str, Reserve] = {"ratio": Ratio(), "rest": Rest(), "prompt": Prompt()}
+ONE_BUDGET_RESERVES: Mapping[str, Reserve] = {"rest": PlannedRest(), "prompt": Planned()}
 VICTIMS: Mapping[str, Callable[[Iterable[Request]], Request]] = {
     "fewest_outputs": fewest_outputs,
     "newest": newest,
@@ -145,7 +146,7 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
         chunk_size=None if chunk == -1 else chunk,
         max_prefill_tokens=config.max_prefill_tokens,
         preemption_threshold=threshold if policy.by_priority and not is_unified else None,
-        reserve=Planned() if is_unified else RESERVES[rules.reserves],
+        reserve=(ONE_BUDGET_RESERVES if is_unified else RESERVES)[rules.reserves],
         chunks=chunk_rule(rules),
     )  # fmt: skip
     retraction = Retraction(

@@ -104,6 +104,15 @@ def late_sampling(p: Part) -> int:
     return max(2 * p.d, 2 * p.c, 2 * host, p.d + p.c + host, 2 * chain)
 
 
+def sampled_after(*more: str) -> Callable[[Part], int]:
+    def law(p: Part) -> int:
+        extra = p.sum("launch sample", *more)
+        turn, chain = p.h + extra, p.c + extra + p.sample
+        return max(2 * p.d, 2 * p.c, 2 * turn, p.d + p.c + turn, 2 * chain)
+
+    return law
+
+
 def by_thread(p: Part) -> int:
     launch, sampling = p.sum("launch"), p.sum("launch sample")
     turn = max(2 * p.h, 2 * (launch + sampling))
@@ -178,6 +187,10 @@ RHYTHMS = [
     Rhythm("overlap:ring:delay_sample=true", 2, late_sampling, splits=True),
     *(Rhythm(name, 2, late_sampling, wish, splits=True)
       for name in ("overlap", "vllm_async", "mindie_single") for wish in (GRAMMAR, PENALTY)),
+    *(Rhythm(name, 2, sampled_after(), splits=True)
+      for name in ("trtllm_overlap", "trtllm_overlap:ring", "trtllm_max_utilization")),
+    *(Rhythm("trtllm_overlap", 2, sampled_after("mask"), wish, splits=True)
+      for wish in (GRAMMAR, PENALTY)),
     Rhythm("overlap_thread", 2, by_thread, splits=True),
     Rhythm("overlap_thread:ring:delay_sample=true", 2, by_thread_late, splits=True),
     Rhythm("overlap_thread", 2, by_thread_late, GRAMMAR, splits=True),
@@ -235,6 +248,8 @@ ENDS: dict[str, tuple[Wastes, Wastes]] = {  # of a stop token that nobody foresa
     **dict.fromkeys(
         ("overlap", "overlap:pool", "overlap_pool_indexed", "mixed"),
         (ONE, NONE)),  # enable_skip_finishing_decode
+    **dict.fromkeys(("trtllm_overlap", "trtllm_max_utilization"), (ONE, NONE)),  # early exit, #8587
+    "trtllm_overlap:pool:early_exit=false": (ONE, ONE),
     **dict.fromkeys(
         (f"overlap:ring:{AS_OF_0_5_21}", f"mixed:pool:{AS_OF_0_5_21}", "overlap_thread"),
         (ONE, ONE)),  # only finished() is looked at
