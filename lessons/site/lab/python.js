@@ -18,11 +18,11 @@ export class Python {
     };
   }
 
-  call(name, text = "") {
+  call(name, text = "", file = null) {
     const id = ++this.asked;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
-      this.worker.postMessage({ id, name, text });
+      this.worker.postMessage({ id, name, text, file });
     });
   }
 

@@ -1,11 +1,13 @@
 // Python, in a thread of its own: the page stays responsive while a run is on.
 // It hears {id, name, text} and answers {id, value} or {id, error}; {progress} while it loads, and
-// {began} when the call begins.
+// {began} when the call begins. With a {file}, that is where Python is, and the call gets its name as
+// "path" and a function for progress. The file is not copied: Python reads from it.
 // Its address says whose functions they are: worker.js?session.
 
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 
-const FILES = ["experiment.py", "report.py", "session.py", "cells.py"];
+const FILES = ["experiment.py", "report.py", "session.py", "cells.py", "checker.py"];
+const DROPPED = "/dropped";
 
 const python = start();
 python.catch(() => {}); // whoever calls hears of it
@@ -17,7 +19,7 @@ async function start() {
   postMessage({ progress: "Loading minisched …" });
   pyodide.unpackArchive(archive, "zip");
   FILES.forEach((name, at) => pyodide.FS.writeFile(name, new Uint8Array(sources[at])));
-  return pyodide.pyimport(location.search.slice(1));
+  return { session: pyodide.pyimport(location.search.slice(1)), files: pyodide.FS };
 }
 
 async function load(name) {
@@ -26,11 +28,20 @@ async function load(name) {
   return answer.arrayBuffer();
 }
 
-onmessage = async ({ data: { id, name, text } }) => {
+function withFile(files, file, text) {
+  if (files.analyzePath(DROPPED).exists) files.unmount(DROPPED);
+  else files.mkdir(DROPPED);
+  files.mount(files.filesystems.WORKERFS, { files: [file] }, DROPPED);
+  return JSON.stringify({ ...JSON.parse(text), path: `${DROPPED}/${file.name}` });
+}
+
+onmessage = async ({ data: { id, name, text, file } }) => {
   try {
-    const session = await python;
+    const { session, files } = await python;
     postMessage({ began: id });
-    postMessage({ id, value: session[name](text) });
+    const tell = (progress) => postMessage({ progress });
+    const value = file ? session[name](withFile(files, file, text), tell) : session[name](text);
+    postMessage({ id, value });
   } catch (error) {
     postMessage({ id, error: sentence(error) });
   }

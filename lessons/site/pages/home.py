@@ -35,6 +35,7 @@ WAYS = """\
 <p class="ways"><a href="steppers/serial_overlap.html">Step through these two runs</a>
 <a href="explore.html">Drag the costs</a>
 <a href="lab/index.html">Change them in the browser</a>
+<a href="lab/check.html">Check a trace here</a>
 <a href="lessons/README.html">Learn why</a> <a href="gallery/index.html">See all pictures</a></p>
 """
 CONTENTS = """\
@@ -58,6 +59,7 @@ lessons/site/docs/when_overlap_wins
 :hidden:
 :caption: Check and compare
 
+lab/check
 lessons/site/docs/check_mine
 lessons/site/docs/recipes
 museum

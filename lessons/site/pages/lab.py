@@ -19,9 +19,13 @@ NOT_NEEDED = ("bench", "cli", "replay")  # folders of the package
 
 
 def pages(node_modules: Path = NODE_MODULES) -> dict[str, str]:
-    """Return the lab's page, or a page that names the missing package."""
-    there = HERE + "\n```{raw} html\n" + text("lessons/site/lab/form.html") + "```\n"
-    return {"lab/index.md": there if has_python(node_modules) else MISSING}
+    """Return the lab and the page that checks a file, or pages that name the missing package."""
+    found = {}
+    for name, about, form in (("index", HERE, "form"), ("check", CHECK, "check")):
+        page = about + "\n```{raw} html\n" + text(f"lessons/site/lab/{form}.html") + "```\n"
+        title = about.partition("\n")[0]
+        found[f"lab/{name}.md"] = page if has_python(node_modules) else f"{title}\n\n{MISSING}"
+    return found
 
 
 def has_python(node_modules: Path = NODE_MODULES) -> bool:
@@ -68,9 +72,19 @@ checks that the tokens are identical, and draws the runs. Python ([Pyodide](http
 14 MB) comes from this site in a few seconds. The page loads nothing from other sites.
 """
 
-MISSING = f"""\
-# The lab
+CHECK = """\
+# Check a trace here
 
-The lab runs the simulator in the browser. It was left out of this build, because the npm package of
+Is your engine overlapped, and why does its device idle? Drop a trace of `torch.profiler` (`.json`, also
+`.json.gz`), of Nsight Systems (`nsys export --type sqlite`), or one in [minisched's
+format](../traces/README.md). [Recipes](../lessons/site/docs/recipes.md) make one with six engines.
+
+**The file stays on this machine.** Python ([Pyodide](https://pyodide.org), 14 MB) comes from this site and
+reads the file in this page. The page sends nothing, and works without a network once it is loaded. 50 MB of
+JSON take about 20 seconds. A larger file is faster with `minisched check FILE`, which gives the same answers.
+"""
+
+MISSING = f"""\
+This page runs Python in the browser. It was left out of this build, because the npm package of
 Python for the browser is not installed. To add it, {ADVICE}.
 """

@@ -1,0 +1,111 @@
+// The page that checks a file: it goes to Python in a worker of this page, and nowhere else.
+
+import { Python } from "./python.js";
+
+const MOST_MB = 500; // of a file; its events take several times as much memory
+const at = (id) => document.getElementById(id);
+let python = new Python("checker", tell);
+let file = null;
+let picture = "";
+let clock = null;
+
+function tell(text) {
+  at("status").hidden = false;
+  at("status").textContent = text;
+}
+
+async function check() {
+  if (file.size > MOST_MB * 1e6) {
+    tell(`${file.name} has ${megabytes()} MB, and this page takes ${MOST_MB}: run minisched check ${file.name}.`);
+    return;
+  }
+  const start = performance.now();
+  begin(start);
+  try {
+    const asked = { step: at("step").value, lane: at("lane").value };
+    show(JSON.parse(await python.call("check", JSON.stringify(asked), file)));
+    at("status").hidden = true;
+    at("took").textContent = `Read and judged ${megabytes()} MB in ${seconds(start)} s, in this page.`;
+  } catch (error) {
+    tell(error.message);
+  }
+  end();
+}
+
+function begin(start) {
+  at("results").hidden = true;
+  at("stop").hidden = false;
+  at("file").disabled = at("again").disabled = true;
+  tell(`Reading ${file.name} …`);
+  clock = setInterval(() => {
+    at("status").dataset.took = `${seconds(start)} s`;
+  }, 1000);
+}
+
+function end() {
+  clearInterval(clock);
+  delete at("status").dataset.took;
+  at("stop").hidden = true;
+  at("file").disabled = at("again").disabled = false;
+}
+
+function stop() {
+  python.stop();
+  python = new Python("checker", tell);
+}
+
+function show({ title, answers, svg }) {
+  at("results").hidden = false;
+  at("title").textContent = title;
+  at("answers").replaceChildren(...answers.flatMap(answer));
+  URL.revokeObjectURL(picture);
+  picture = svg ? URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" })) : "";
+  at("picture").hidden = !svg;
+  at("picture").src = picture;
+  at("picture").alt = svg ? "The steps of this run" : "";
+}
+
+function answer({ sign, question, sentence, details }) {
+  const head = Object.assign(document.createElement("dt"), { textContent: `${sign} ${question}` });
+  const body = Object.assign(document.createElement("dd"), { textContent: sentence });
+  head.dataset.sign = sign;
+  for (const line of details) {
+    body.append(Object.assign(document.createElement("p"), { textContent: line }));
+  }
+  return [head, body];
+}
+
+function take(files) {
+  if (files.length !== 1) {
+    tell(`These are ${files.length} files, and this page takes one at a time.`);
+    return;
+  }
+  [file] = files;
+  check();
+}
+
+const megabytes = () => (file.size / 1e6).toFixed(1);
+const seconds = (start) => Math.round((performance.now() - start) / 1000);
+
+at("file").addEventListener("change", () => at("file").files.length && take(at("file").files));
+at("stop").addEventListener("click", stop);
+at("asked").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (file) check();
+});
+for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
+  at("check").addEventListener(kind, (event) => {
+    event.preventDefault();
+    at("drop").classList.toggle("over", kind === "dragenter" || kind === "dragover");
+  });
+}
+at("check").addEventListener("drop", (event) => {
+  if (!at("file").disabled) take(event.dataTransfer.files);
+});
+python.call("ready").then(
+  () => {
+    at("file").disabled = false;
+    at("status").hidden = true;
+  },
+  (error) => tell(error.message),
+);

@@ -1,0 +1,88 @@
+"""The functions of Python for the page that checks a dropped file: text in, text out."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from minisched.checking import Check, check_runs
+from minisched.export.by_step import by_step
+from minisched.export.native import read_recorded
+from minisched.export.offence import offence_scene
+from minisched.export.scene_svg import to_svg
+
+MIB = 1 << 20
+UNPACKED_MIB = 700  # what fits into a browser's memory next to the trace
+
+
+def ready(_: str = "") -> str:
+    """Return when Python and minisched are loaded."""
+    return ""
+
+
+def check(asked: str, tell: Callable[[str], None]) -> str:
+    """Check the file ``path`` of a JSON object; ``step`` and ``lane`` are options of the command.
+
+    ``tell`` receives the progress in words. The result has the run as ``title``, the ``answers``,
+    each with its details, and a picture as ``svg``.
+
+    Raises:
+        ValueError: the file can't be read or is too large for a browser.
+    """
+    wanted = json.loads(asked)
+    path, told = Path(wanted["path"]), 0
+    size = path.stat().st_size
+
+    def hear(read: int) -> None:
+        """Tell every 4 MiB how much of the file is read."""
+        nonlocal told
+        if read - told >= 4 * MIB or read == size:
+            told = read
+            tell(f"Reading {path.name}: {read / MIB:.0f} of {size / MIB:.0f} MB …")
+
+    try:
+        run = read_recorded(path, wanted["step"], hear, wanted["lane"], UNPACKED_MIB)
+        tell(f"Judging {path.name} …")
+        gc.freeze()  # otherwise the collector searches a million events for cycles repeatedly
+        found = check_runs([run._replace(file=path.name)])
+        svg = picture(found)
+    except MemoryError:
+        command = f"minisched check {path.name}"
+        raise ValueError(
+            f"{path.name} is too large for a browser's memory; on your machine: {command}"
+        ) from None
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(path), path.name)) from None
+    finally:
+        gc.unfreeze()
+    title, *lines = found.lines
+    return json.dumps({"title": title, "answers": list(answers(lines)), "svg": svg})
+
+
+LINE = re.compile(r"(\S) ((?:\w+\? )*\w+\?)?\s*(.*)")  # sign, questions, sentence
+
+
+def answers(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield each answer of the command's output: sign, question, sentence and details."""
+    starts = [at for at, line in enumerate(lines) if not line.startswith("    ")]
+    for start, end in pairwise([*starts, len(lines)]):
+        found = LINE.fullmatch(lines[start].strip())
+        sign, question, sentence = found.groups("") if found else ("", "", lines[start].strip())
+        details = [line.strip() for line in lines[start + 1 : end]]
+        yield {"sign": sign, "question": question, "sentence": sentence, "details": details}
+
+
+def picture(found: Check) -> str:
+    """Return the first violation, or a few steps of a trace in minisched's format; or nothing."""
+    (run,) = found.runs
+    for answer in found.answers[run.file]:
+        for offence in answer.offences:
+            if offence.slices:
+                return to_svg(offence_scene(run.trace, offence))
+    has_steps = any(item.step and item.lane == "host" for item in run.trace.slices)
+    return to_svg(by_step([run.trace])) if has_steps and not run.steps else ""
