@@ -16,10 +16,10 @@ from ..checks.overlap import forward_lanes, forwards, measure
 from ..trace import Slice, Trace
 from .by_step import WORDS, Strip, blocks, steps_in_words
 from .layout import DECODES, make_view
+from .runs import TIE
 from .scene import Lanes, Part, Scene
 from .units import ms
 
-TIE = 1.01  # runs whose times differ by less than 1 % are equally fast
 MIN_PERIODS = 2
 SAYS = {
     "en": {
