@@ -66,7 +66,7 @@ learn.timing(serial)
 # The hatched part is time in which the expensive device does nothing. Remember the picture. Now an
 # empty page.
 #
-# ## Exercise 1: a device is a queue and a clock
+# ## Exercise 1: a device is a queue and a clock · hard
 #
 # We don't compute on a GPU here; we only keep its time. `now` is the host's clock, in ms.
 #
@@ -112,7 +112,7 @@ learn.check("Device", Device)
 learn.show(SimStream.launch)
 
 # %% [markdown]
-# ## Exercise 2: one token after the other
+# ## Exercise 2: one token after the other · 3 lines
 #
 # A model reads *all* tokens so far and gives the next one. On the device that takes 10 ms a token;
 # the host then needs 6 ms for its own work on each (make text of it, send it to the client, decide
@@ -136,7 +136,7 @@ learn.check("generate_tokens", generate_tokens)
 # That is why you can't go for lunch: each token is the input of the next one. A picture of 1,000
 # pixels can be computed in one step; a text of 1,000 tokens is 1,000 steps, one after the other.
 #
-# ## Exercise 3: but must the host see it?
+# ## Exercise 3: but must the host see it? · hard
 #
 # The next step needs the token. Does it need the *host*? The device has a memory of its own, and a
 # job can read there what the job before has left. `step` below does so: it needs nothing from the

@@ -81,7 +81,7 @@ learn.timing(serial)
 learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 
 # %% [markdown]
-# ## Exercise 1: let them work at the same time
+# ## Exercise 1: let them work at the same time · hard
 #
 # `run_batch` only queues a step and returns immediately. So the host could launch the next step
 # *before* it asks for the result of this one. (The next step needs a token that does not exist
@@ -164,7 +164,7 @@ learn.show(thread_loop, "while True", look_at=("the thread launches",))
 step_through([serial, overlapped], height=1000)
 
 # %% [markdown]
-# ## Exercise 2: how long is a step?
+# ## Exercise 2: how long is a step? · hard
 #
 # How long does it take, on average, from one step to the next in a run that has settled? The host
 # needs `host`, the device `device` and the copy `copy` ms a step. `in_flight` is the number of steps that
@@ -200,7 +200,7 @@ for new_tokens in (12, 3):
         print(f"host {host:>2} ms      " + "".join(f"{ratio:>7.2f} x      " for ratio in ratios))
 
 # %% [markdown]
-# ## Exercise 3: make it lose
+# ## Exercise 3: make it lose · 3 lines
 #
 # Overlap is not free. When it launches a step, it has not seen the token before. If that one is
 # the stop token, the step is wasted. Find costs with which overlap takes *longer* than serial, by

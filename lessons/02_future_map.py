@@ -62,7 +62,7 @@ learn.inputs_sent(run)
 learn.view("future_map", run)
 
 # %% [markdown]
-# ## Exercise 1: look it up
+# ## Exercise 1: look it up · 3 lines
 #
 # This is what the device does first in each step. `ids` are the inputs as the host sent them,
 # some of them negative; `token_ids_map[s]` is what slot `s` holds. Give back the real tokens. As
@@ -85,7 +85,7 @@ learn.check("resolve", resolve)
 learn.show(FutureMapRing.resolve_future, "xp = ", look_at=("where",))
 
 # %% [markdown]
-# ## Exercise 2: hand slots out
+# ## Exercise 2: hand slots out · 3 lines
 #
 # Each launched step needs a slot for every request in it. `future_ct` counts the slots handed out
 # so far in this round; give back the slots (from 1 on: slot 0 would be the token 0) and the new
@@ -110,7 +110,7 @@ learn.check("alloc", alloc)
 learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.future_limit",))
 
 # %% [markdown]
-# ## Exercise 3: how large must the ring be?
+# ## Exercise 3: how large must the ring be? · hard
 #
 # A slot may be reused only when its token has been read; if it is taken earlier, it is **lapped**,
 # and the token is lost. But when will it be read? Long prompts are computed in **chunks**,

@@ -75,7 +75,7 @@ learn.Table(("what the host does", "it takes"), tuple(rows))
 # `async_eval`, too, as `item` hands over whatever is still a graph; but then the device has nothing
 # to do until the host asks.
 #
-# ## Exercise 1: hand over before you read
+# ## Exercise 1: hand over before you read · hard
 #
 # Write tokens one after the other. `step(y)` builds the graph of the token after `y` (`y` may
 # be lazy itself!), which takes the host 1 ms (*prepare* in the picture); `async_eval(y)` hands it
@@ -126,7 +126,7 @@ learn.timing(streams, lazy_graphs)
 learn.view("lazy_chain", lazy_graphs)
 
 # %% [markdown]
-# ## Exercise 2: chain on a lazy token
+# ## Exercise 2: chain on a lazy token · hard
 #
 # One turn of that loop. `pending` is the step that the device is running. `engine.chain(batch)`
 # takes the same requests once more (or gives None, where that is not possible), and
@@ -164,7 +164,7 @@ learn.show(
 )
 
 # %% [markdown]
-# ## Exercise 3: when must the chain break?
+# ## Exercise 3: when must the chain break? · 3 lines
 #
 # In a chain each step has the same requests as the one before, and the scheduler is not asked. That
 # can't go on for ever. Before each step the loop asks `may_chain`:

@@ -109,12 +109,12 @@ learn.view("prefill", ms.run(small, "overlap", config=config))
 learn.show(Ratio.charge, "tokens, is_chunked", "cur_rem", look_at=("most = ",))
 
 # %% [markdown]
-# ## Exercise 1: cut
+# ## Exercise 1: cut · 3 lines
 #
 # `rem_chunk` tokens are left in this step (None: no limit), and a prompt has `extend_len` tokens to
-# compute. How many now? Memory comes in **pages** of `page_size` tokens, and only a whole page can be
-# shared with others, so a prompt that is cut ends with a page. A prompt that fits is not cut. As it
-# stands, nothing is cut.
+# compute. How many of them now? The next chunk begins where this one ends. Memory comes in **pages** of
+# `page_size` tokens, and only a whole page can be shared with another prompt. As it stands, nothing is
+# cut.
 #
 # Your lines run inside the package's scheduler. If a law breaks, the verdict contains the case: the
 # turn of the loop in which each request comes, its prompt (tokens are numbers here), and its number of
@@ -129,13 +129,13 @@ def cut(rem_chunk, page_size, extend_len):
 learn.check("cut", cut)
 
 # %% [markdown]
-# ## Exercise 2: does it fit?
+# ## Exercise 2: does it fit? · 3 lines
 #
 # May this request start? It has `extend_len` tokens to compute and may answer with `new_tokens`
-# more. `left` is `rem_total`. Pages are taken whole, so count one page besides; and something must
-# stay over, so less than `left`, not just as much. As it stands, the prompt alone counts: too many
-# start, and one of them is thrown out again (a **retraction**), so its work is done twice. But who is
-# too careful wastes time.
+# more. Memory comes in pages of `page_size` tokens. `left` is `rem_total`. As it stands, the prompt alone
+# counts: too many requests start, and one of them is thrown out again (a **retraction**), so its work is
+# done twice. A rule that refuses too much wastes time: the checker compares your makespan with the
+# package's.
 
 
 # %% tags=["exercise"]
@@ -146,7 +146,7 @@ def fits(extend_len, new_tokens, page_size, left):
 learn.check("fits", fits)
 
 # %% [markdown]
-# ## Exercise 3: who is first?
+# ## Exercise 3: who is first? · 3 lines
 #
 # Some of what waits asks about a document that has just been read, so its KV is still in memory
 # (**cached**). But memory is small: other prompts push it out. Of each who waits you know `rid`,

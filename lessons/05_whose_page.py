@@ -106,7 +106,7 @@ learn.view("radix_cache", run)
 learn.show(LeasePool.open, "lease = self", look_at=("inc_lock_ref",))
 
 # %% [markdown]
-# ## Exercise 1: match
+# ## Exercise 1: match · 3 lines
 #
 # A prompt has come to an edge of the tree. `edge` are the tokens on it, `tokens` what is left of the
 # prompt. How many **whole pages** of `page_size` tokens may be shared? As it stands, the first
@@ -121,7 +121,7 @@ def shared_pages(edge, tokens, page_size):
 learn.check("shared_pages", shared_pages)
 
 # %% [markdown]
-# ## Exercise 2: lock
+# ## Exercise 2: lock · 3 lines
 #
 # A request reads the prefix that ends at `node`. Which nodes of the tree must not be evicted
 # meanwhile? Give them in a list; the package adds one lock to each of them now, and takes it back
@@ -143,7 +143,7 @@ learn.check("to_lock", to_lock)
 learn.show(RadixCache.inc_lock_ref, "for above in", look_at=("lock_ref += 1",))
 
 # %% [markdown]
-# ## Exercise 3: evict
+# ## Exercise 3: evict · 3 lines
 #
 # Memory is short, and something cached must go. `leaves` are the ends of all branches; each has
 # `num_pages`, `lock_ref` (how many locks) and `last_used` (the larger, the later). Give back the one

@@ -118,7 +118,7 @@ make_room = retraction.Retraction.make_room
 learn.show(make_room, "retracted = False", "reqs = [req", look_at=("pages_short",))
 
 # %% [markdown]
-# ## Exercise 1: how many pages are missing?
+# ## Exercise 1: how many pages are missing? · 3 lines
 #
 # `running` are the requests of the next step. Each has `length` (tokens that must have room then) and
 # `num_pages` (pages that it has). `free` pages are free, of `page_size` tokens each. Return how many
@@ -134,11 +134,11 @@ def pages_short(running, free, page_size):
 learn.check("pages_short", pages_short)
 
 # %% [markdown]
-# ## Exercise 2: which request is retracted?
+# ## Exercise 2: which request is retracted? · 3 lines
 #
 # `running` are the decoding requests, in the order in which they began; each has `rid`, `num_outputs`
-# (tokens so far) and `prompt_len`. Return the one with the fewest tokens. Among equals take the longest
-# prompt, as it frees most, and then the one that began last.
+# (tokens so far) and `prompt_len`. Return the one that loses least. Among equals, return the one that
+# frees most, and then the one that may wait longest.
 
 
 # %% tags=["exercise"]
@@ -149,7 +149,7 @@ def choose_victim(running):
 learn.check("choose_victim", choose_victim)
 
 # %% [markdown]
-# ## Exercise 3: when is its memory free?
+# ## Exercise 3: when is its memory free? · 3 lines
 #
 # Steps are numbered, and come back in order. `launched` is the newest one on its way, `returned` the
 # newest one that is back, and `last_step` is the last step that names this request. It has ended, or

@@ -110,7 +110,7 @@ learn.show(mix_with_running, "work = ", look_at=("return running if",))
 learn.show(UnifiedBudget.schedule, "decodes, left", "prefill.admit", look_at=("self._running",))
 
 # %% [markdown]
-# ## Exercise 1: who rides along?
+# ## Exercise 1: who rides along? · 3 lines
 #
 # A chunk is about to run. `prompt_pages` has the pages that each prompt in it still needs,
 # `decode_pages` those of each request that writes; `free` pages are free. May all of them ride along?
@@ -126,7 +126,7 @@ def rides(prompt_pages, decode_pages, free):
 learn.check("rides", rides)
 
 # %% [markdown]
-# ## Exercise 2: predict the pause
+# ## Exercise 2: predict the pause · hard
 #
 # A step takes `base` ms, and `per_token` ms more for each token in it. `running` chats write when a
 # prompt of `prompt` tokens comes; a chunk has `chunk` tokens. How long is the longest pause of a
@@ -143,7 +143,7 @@ def longest_pause(how, prompt, chunk, running, base, per_token):
 learn.check("longest_pause", longest_pause)
 
 # %% [markdown]
-# ## Exercise 3: how many prompts a second?
+# ## Exercise 3: how many prompts a second? · 3 lines
 #
 # Two machines again. Many prompts of `prompt` tokens wait, each a whole number of chunks. The first
 # machine reads them in chunks, and the link takes `link` ms for each token. A chunk is sent while

@@ -77,7 +77,7 @@ learn.table(one, queue)
 learn.view("vllm_pp", queue)
 
 # %% [markdown]
-# ## Exercise 1: how idle is a stage?
+# ## Exercise 1: how idle is a stage? · hard
 #
 # `batches` are in flight, each takes `stage_ms` in each of `stages` stages, and then `rest_ms`
 # until its next step begins: the copy of the token, and the host. Say which share of the time a
@@ -95,7 +95,7 @@ def bubble(batches, stages, stage_ms, rest_ms):
 learn.check("bubble", bubble)
 
 # %% [markdown]
-# ## Exercise 2: the loop
+# ## Exercise 2: the loop · hard
 #
 # Write a loop with a queue of `depth` places. The engine is that of lesson 1: `run_batch` launches
 # and returns immediately, `process_batch_result` waits for a step's tokens, and `yield` ends a turn.
@@ -152,7 +152,7 @@ learn.view("prev_sampled", trace_of("prev_sampled"))
 learn.show(PrevSampled._plan, "if not targets", look_at=('"slice"', '"scatter"'))
 
 # %% [markdown]
-# ## Exercise 3: who is left out?
+# ## Exercise 3: who is left out? · 3 lines
 #
 # Scheduled ahead of its tokens, a request could be computed past its end. The host cannot foresee a
 # stop token, but it can count a *length*. `computed` tokens are computed or in flight,

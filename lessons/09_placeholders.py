@@ -26,7 +26,7 @@
 # one token for each request in it; each has a **row** in the step. A -1 that stands for a token to
 # come is a **placeholder**.*
 #
-# You need Python, half an hour, and three times a few lines.
+# You need Python, half an hour, and some lines.
 
 # %%
 from minisched import learn
@@ -71,46 +71,27 @@ learn.table(*runs.values())
 learn.view("mindie_placeholder", learn.simulate("mindie_dual", requests=2, new_tokens=4))
 
 # %% [markdown]
-# ## Exercise 1: fill them in (the worker's layer)
+# ## Exercise: fill them in · hard
 #
-# Step N is laid out while N-1 runs. Now N-1's tokens have come: `sampled[row]`, one for each of its
-# rows. `ids` are N's input ids, some of them -1. `prev_rows` is as long: at each place the row of
-# N-1 that brings its token, or None where the id is real. Give back the real ids.
+# Step N is laid out while N-1 runs. Now the tokens of N-1 have come.
+#
+# - `rows` are the rows of N: pairs of a request's id and a list of its input ids, in which a -1 is a
+#   placeholder;
+# - `last_rids` are the requests in the rows of N-1;
+# - `sampled` are their tokens, one for each row of N-1.
+#
+# Give back the lists of ids, one for each row of N, without placeholders. The checker also gives you
+# long prompts, in chunks of 4, and requests that end. As it stands, the model reads -1 as a token.
 #
 # (Stuck? `learn.hint("fill")`, as often as you like.)
 
 
 # %% tags=["exercise"]
-def fill(ids, prev_rows, sampled):
-    return ids
+def fill(rows, last_rids, sampled):
+    return [ids for rid, ids in rows]
 
 
 learn.check("fill", fill)
-
-# %% [markdown]
-# The device can do it as well, and then the host needn't wait for the tokens. In MindIE that is an
-# experimental path.
-
-# %%
-learn.show(FillDevice.resolve_future, "rows = ", look_at=("where",))
-
-# %% [markdown]
-# ## Exercise 2: which row brings it?
-#
-# `rids` are the requests in the rows of N, `last_rids` those in the rows of N-1. `known` is true
-# for each row of N with all of its tokens known. Give a list with, for each row of N, the row of
-# N-1 that brings its token, or None.
-#
-# As it stands it is the published line: who was in the last step is filled. The checker gives you
-# long prompts, in chunks of 4.
-
-
-# %% tags=["exercise"]
-def rows_to_fill(rids, known, last_rids):
-    return [last_rids.index(rid) if rid in last_rids else None for rid in rids]
-
-
-learn.check("rows_to_fill", rows_to_fill)
 
 # %% [markdown]
 # Rows move when a request ends, and a prompt that begins interrupts all lines:
@@ -131,25 +112,20 @@ learn.show(
 )
 
 # %% [markdown]
-# ## Exercise 3: the scheduler's layer
-#
-# A token has come for a sequence whose `output_ids` end in one or two -1. Give back the list with
-# the token in its place. As it stands, tokens are added after the placeholders.
-
-
-# %% tags=["exercise"]
-def put_token(output_ids, token):
-    return [*output_ids, token]
-
-
-learn.check("put_token", put_token)
-
-# %% [markdown]
-# The package's version counts first. A token for which no placeholder stands is a bug, and the
-# original throws:
+# The other layer fills in, too. A token has come for a sequence whose list ends in one or two -1: the
+# scheduler's ledger replaces the *first* of them, because steps come back in the order in which they
+# were launched. It counts before it writes. A token without a placeholder is a bug, and the original
+# throws:
 
 # %%
 learn.show(PlaceholderLedger.replace_placeholder_with_token, "data = ", look_at=("not 1 <=",))
+
+# %% [markdown]
+# The device can do it as well, and then the host needn't wait for the tokens. In MindIE that is an
+# experimental path.
+
+# %%
+learn.show(FillDevice.resolve_future, "rows = ", look_at=("where",))
 
 # %% [markdown]
 # ## Two layers, or one?
@@ -180,27 +156,13 @@ learn.timing(runs["multi_step"], steps=5)
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# <details><summary>Exercise 1: fill</summary>
+# <details><summary>Exercise: fill</summary>
 #
-# `[i if row is None else sampled[row] for i, row in zip(ids, prev_rows)]`. Or in place, for the
-# pairs that are not None: `ids[at] = sampled[row]`, as MindIE does with index arrays. Or a `where`
-# over all places together, as the device does.
-#
-# </details>
-#
-# <details><summary>Exercise 2: rows_to_fill</summary>
-#
-# None where the row is known, otherwise `last_rids.index(rid)`. A dictionary from id to row does it in
-# one pass over each list, where `index` looks through the list again and again. Or ask the lease
-# under which a row runs instead of the id: a request that starts again has a new one.
-#
-# </details>
-#
-# <details><summary>Exercise 3: put_token</summary>
-#
-# Replace the *first* -1. Or count the trailing ones, as MindIE does, and write at `-count`. Or
-# keep known tokens and a number of placeholders apart: then there is no -1 at all, and that is how
-# vLLM does it (`num_output_placeholders`).
+# For each row that ends in -1, take the token of the row of N-1 that had the same request:
+# `sampled[last_rids.index(rid)]`. A dictionary from id to row does it in one pass, where `index` looks
+# through the list again and again. Or ask the lease under which a row runs instead of the id: a request
+# that starts again has a new one. Or a `where` over all places together, as the device does. vLLM keeps
+# the known tokens and a number of placeholders apart (`num_output_placeholders`): then there is no -1.
 #
 # </details>
 #
@@ -211,7 +173,7 @@ learn.timing(runs["multi_step"], steps=5)
 #   `src/scheduler/scheduler.cpp`
 #   ([Ascend/MindIE-LLM](https://github.com/Ascend/MindIE-LLM)). The gate of one call is
 #   `MAX_ASYNC_SCHEDULE_TIMES`.
-# - Exercise 2 as it stood is a published bug, cured in
+# - To fill each row whose request was in the last step is a published bug, cured in
 #   [212297e](https://github.com/Ascend/MindIE-LLM/commit/212297e): a request that had lost its memory
 #   started again while its old row was in the last step.
 # - A flag read when the result returns, though the scheduler has moved on since

@@ -72,7 +72,7 @@ ms.compare(ms.requests(4, rule), loops)
 learn.view("grammar_manager", trace_of("grammar_manager"))
 
 # %% [markdown]
-# ## Exercise 1: who must wait?
+# ## Exercise 1: who must wait? · 3 lines
 #
 # You are asked once for each row of a step that is about to be launched: has its request a grammar, has
 # it penalties (both True or False), and how many of its tokens are `unknown` to the host (sampled by
@@ -96,7 +96,7 @@ learn.check("must_wait", must_wait)
 learn.show(_lacks, "missing = ", look_at=("late_penalties else",))
 
 # %% [markdown]
-# ## Exercise 2: a loop that waits
+# ## Exercise 2: a loop that waits · hard
 #
 # Your loop of lesson 1, and three calls more: `engine.must_delay_sample(batch)` asks the question of
 # exercise 1, `engine.run_batch(batch, delay_sample=True)` launches the pass without the sampling, and
@@ -155,7 +155,7 @@ learn.show(
 )
 
 # %% [markdown]
-# ## Exercise 3: which drafts count?
+# ## Exercise 3: which drafts count? · 3 lines
 #
 # Speculation makes a step bring more than one token. A cheap model guesses a few tokens ahead
 # (**drafts**), and one forward pass reads all of them: `sampled[0]` is the model's token after the last

@@ -69,7 +69,7 @@ learn.touches(unknown, "pinned")
 # then, this one included. Act i happens before act j if j's clock knows as many acts of i's lane as
 # i's own clock does: `clocks[i][lane] <= clocks[j].get(lane, 0)`.
 #
-# ## Exercise 1: write it
+# ## Exercise 1: write it · hard
 #
 # `program` is a list of `(lane, kind, what)`, in an order that happened. Of kind `launch`, `begin`,
 # `end` and `wait`, `what` is the number of an op (`begin` and `end` are on the op's own lane). `say`
@@ -94,7 +94,7 @@ learn.check("happens_before", happens_before)
 learn.show(_learned, "known = dict", look_at=("known[other] = moment", "giver.act.lane"))
 
 # %% [markdown]
-# ## Exercise 2: find a race
+# ## Exercise 2: find a race · hard
 #
 # Now `clocks` are the right ones. A touch of memory is of kind `read`, `write` or `free` (after
 # which no lane may touch it any more), and its `what` is `(memory, cells)`: a name, and the numbers of
@@ -117,7 +117,7 @@ program = learn.acts(unknown)
 [(at, *program[at]) for at in race(program, happens_before(program)) or ()]
 
 # %% [markdown]
-# ## Exercise 3: three diagnoses
+# ## Exercise 3: three diagnoses · hard
 #
 # Two more traces. In each of the three something is broken. Say which law, and which slice breaks
 # it: the name of a phase or an op, and its step. Where several have a part in it, name any of them.

@@ -85,7 +85,7 @@ learn.timing(
 )
 
 # %% [markdown]
-# ## Exercise 1: how idle is the device?
+# ## Exercise 1: how idle is the device? · hard
 #
 # `ops` is a list of `(stream, start, end)`, in milliseconds and in any order. Say which share of the
 # time, from the first start to the last end, *no* op runs. As it stands it adds up the ops. (Stuck?
@@ -111,7 +111,7 @@ learn.show(union, "merged", look_at=("max(",))
 learn.show(gaps, "return")
 
 # %% [markdown]
-# ## Exercise 2: which call blocks?
+# ## Exercise 2: which call blocks? · 3 lines
 #
 # The traces of five steps, as lists of `(call, within, milliseconds)`: what the host called, inside
 # of which operation, for how long. Here are the longest calls of two:
@@ -167,7 +167,7 @@ learn.timing(
 # itself need not be copied back; a list goes through **pinned** memory with `non_blocking=True`;
 # a condition is decided on the device (`torch.where`), or a step later.
 #
-# ## Exercise 3: enabled is not overlapped
+# ## Exercise 3: enabled is not overlapped · 3 lines
 #
 # `steps` is a list of `(launched, began, ended)`, one for each step in order: when the host had launched
 # it, when it began on the device and when it ended there, in nanoseconds. Say how many of them were

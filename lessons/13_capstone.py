@@ -97,7 +97,7 @@ learn.timing(serial, overlapped)
 # before decodes: another order may be fine in general and still be slower there. (A mistake may be met
 # a level late. The sentence names it.)
 #
-# ## Exercise: an empty file
+# ## Exercise: an empty file · hard
 #
 # Start with level 1, and a loop that takes turns; that is fine up to level 4. When you overlap,
 # level 4 will fail first: see *Where to look*, below. Make the checker tell you what is missing.

@@ -198,12 +198,14 @@ class Function:
     ``where`` is ``module:function`` or ``module:Class.method``, with the module's path below
     ``minisched``. ``call(lines, *args)`` gives the learner's lines what they take, and turns what
     they give back into what the package wants; by itself both have the same arguments. ``bug`` is
-    in the code meanwhile: a line as a system had it once.
+    in the code meanwhile: a line as a system had it once. ``others`` returns functions of the
+    package that are replaced meanwhile, for one run of the checker.
     """
 
     where: str
     call: Callable[..., Any] = lambda lines, *args, **options: lines(*args, **options)
     bug: tuple[Edit, ...] = ()
+    others: Callable[[], Mapping[str, Callable[..., Any]]] = lambda: {}
 
     @contextmanager
     def filled(self, lines: Any) -> Iterator[Calls]:
@@ -219,7 +221,7 @@ class Function:
         def yours(*args: Any, **options: Any) -> Any:
             return calls.call(self.call, noted, *args, **options)
 
-        with put_in(self.bug), swapped({self.where: yours}):
+        with put_in(self.bug), swapped({self.where: yours, **self.others()}):
             yield calls
 
     def on(self, case: Case) -> Case:

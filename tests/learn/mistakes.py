@@ -254,25 +254,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "last token is not in flight"),
     ),
     "fill": (
-        ("sampled[row]", "sampled[at]", "your line `filled[at] = sampled[at]`"),
-        ("filled[at] = sampled[row]", "filled[row] = sampled[row]", "a -1 is left"),
-        ("    return filled", "", "gave back None"),
-        ("filled = list(ids)\n    for at, row in enumerate(prev_rows):\n"
-         "        if row is not None:\n            filled[at] = sampled[row]",
-         "filled, left = list(ids), list(sampled)\n    for at, row in enumerate(prev_rows):\n"
-         "        if row is not None:\n            filled[at] = left.pop(0)", "got row 0's token"),
-    ),
-    "rows_to_fill": (
-        ("last_rids.index(rid)", "rids.index(rid)", "of the last step, which had"),
-        ("None if is_known else last_rids.index(rid)", "None", "alone it gives"),
-        ("None if is_known else last_rids.index(rid)",
-         "last_rids.index(rid) if rid in last_rids else None", "alone it gives"),
-    ),
-    "put_token": (
-        ("at = output_ids.index(-1)", "at = len(output_ids) - 1", "the ledger has"),
-        ("*output_ids[at + 1 :]", "", "is not in list"),
-        ("return [*output_ids[:at], token, *output_ids[at + 1 :]]", "output_ids[at] = token",
-         "gave back None"),
+        ("if ids[-1] == -1", "if rid in last_rids", "but needs its own tokens as they are"),
+        ("last_rids.index(rid)", "len(filled)", "list index out of range"),
+        ("last_rids.index(rid)", "last_rids.index(rid) - 1", "'s token"),
+        ("if ids[-1] == -1", "if False", "a -1 is left in"),
+        ("    return filled", "", "gave None"),
     ),
     "must_wait": (
         ("unknown > 0 and ", "", "what would it wait for?"),
@@ -358,6 +344,9 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     "limit": ("return max_running_requests * (4 + ceil(context_len / chunk))",),
     "generate": ("pass",),  # without the first call: the second one hands over both
     "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
+    "fill": (  # a row with a placeholder has no other id
+        "ids = [*ids[:-2], sampled[last_rids.index(rid)]]",
+    ),
     "happens_before": (  # clocks that count by two, or from one, say the same
         "clock[lane] = clock.get(lane, 0) + 2",
         "clock[lane] = clock.get(lane, 1) + 1",

@@ -13,6 +13,7 @@ import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 from xml.etree import ElementTree
 
@@ -26,6 +27,8 @@ from minisched.learn.exercise import exercises
 from minisched.topics import TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
+ALONE = ("09_placeholders", "13_capstone")  # lessons with one exercise
+SHORT = 6  # the most lines in the body of a solution that is marked "3 lines"
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
@@ -119,7 +122,7 @@ def test_it_runs_with_the_extras_that_it_names_and_every_exercise_starts_wrong(p
     assert all(ElementTree.fromstring(svg).tag.endswith("svg") for svg in shown)
     assert any("minisched-source" in html_of(cell) for cell in cells)
     exercises = [cell for cell in cells if "exercise" in cell.metadata.get("tags", [])]
-    assert len(exercises) in ((1,) if path.stem == "13_capstone" else (2, 3))
+    assert len(exercises) in ((1,) if path.stem in ALONE else (2, 3, 4))
     for cell in exercises:
         assert "✗ Not yet" in html_of(cell), cell.source
 
@@ -166,6 +169,17 @@ def test_each_exercise_of_a_lesson_is_in_its_table(path: Path) -> None:
     assert len(ours) == len(cells)
     for one, cell in zip(ours, cells, strict=True):
         assert ast.unparse(ast.parse(cell).body[-1]) == f"learn.check('{one.name}', {one.name})"
+
+
+@lesson
+def test_each_exercise_is_marked_by_its_size(path: Path) -> None:
+    _, prose, _, _ = read(path)
+    heads = re.findall(r"^## Exercise(.*)$", prose, re.M)
+    ours = [one for one in exercises().values() if one.lesson == path.stem]
+    for one, head in zip(ours, heads, strict=True):
+        body = dedent(one.solution).strip().splitlines()[1:]
+        mark = head.rpartition(" · ")[2]
+        assert mark == "hard" or (mark == "3 lines" and len(body) <= SHORT), (one.name, head)
 
 
 @lesson

@@ -220,7 +220,8 @@ EXERCISES = (
         picture="prefill",
         hints=(
             "Three cases: no limit at all, a rest that fits, and a rest that does not.",
-            "A longer prompt is cut. `rem_chunk` tokens are left, but how many whole pages?",
+            "A prompt that fits is taken whole. A longer one is cut, at the end of a page: "
+            "`rem_chunk` tokens are left, but how many whole pages?",
             "`rem_chunk // page_size` are the pages; times `page_size` gives tokens again.",
         ),
         why=(
@@ -248,7 +249,8 @@ EXERCISES = (
         hints=(
             "The prompt is not all that will lie in memory. What follows it?",
             "Each of its `new_tokens` takes a slot, too. And a page is taken as a whole.",
-            "So it needs `extend_len + new_tokens`, and a page: the last one is never quite full.",
+            "So it needs `extend_len + new_tokens`, and a page: the last one is never quite full. "
+            "That must be less than `left`, so that something stays over.",
         ),
         why=(
             "A request that starts will grow, so room for its answer is counted before it starts. "

@@ -161,7 +161,8 @@ EXERCISES = (
         hints=(
             "A retracted request computes everything again. Which has least to lose?",
             "Fewest outputs first; among equals the longest prompt, as it gives back most.",
-            "`min` with a pair as its key: `(one.num_outputs, -one.prompt_len)`. Ties: the last.",
+            "`min` with a pair as its key: `(one.num_outputs, -one.prompt_len)`. Among equals it "
+            "is the one that began last, so look at them in reverse order.",
         ),
         why=(
             "The victim keeps its tokens and loses its KV, so all of them are computed again. The "
