@@ -55,7 +55,8 @@ from report import report  # noqa: E402
 assert browser  # the fixture
 FORK = "some-body/minisched-fork"  # where it is built as if it were published
 PAGES = [
-    "index.html", "lab/index.html", "steppers.html", "explore.html", "museum.html", "search.html",
+    "index.html", "lab/index.html", "lab/check.html", "steppers.html", "explore.html",
+    "museum.html", "search.html",
     "lessons/README.html", "lessons/leaderboard.html", "gallery/index.html", "gallery/more.html",
     "diagrams/index.html",
     *(f"lessons/site/docs/{path.stem}.html" for path in SITE.glob("docs/*.[mp][dy]")),
@@ -333,7 +334,7 @@ def test_the_pages_python_needs_nothing_that_a_browser_has_not(tmp_path: Path) -
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({lacking}))
-import cells, session
+import cells, checker, session
 """
     command = [sys.executable, "-c", code]
     path = os.pathsep.join([str(ROOT), str(SITE / "lab")])
