@@ -22,11 +22,13 @@ from ..engine.engine import Engine
 from ..loops.design import LOOPS
 from .history import many
 
+FORESEES_LENGTH = ("enable_skip_finishing_decode", "early_exit")
+"""Options of ``overlap`` and ``trtllm_overlap``; off, a length is not foreseen."""
+
 
 def overrun_of(loop: str, options: Mapping[str, Any]) -> int:
     """Return the rows that a loop may launch for a request past its length."""
-    is_unforeseen = options.get("enable_skip_finishing_decode") is False  # ``loops/overlap.py``
-    return LOOPS[loop].overrun + is_unforeseen
+    return LOOPS[loop].overrun + any(options.get(name) is False for name in FORESEES_LENGTH)
 
 
 class Waste:

@@ -48,8 +48,12 @@ class PlannedRest(Planned):
     """
 
     def kept_for(self, adder: PrefillAdder, req: Request) -> float:
-        """Return the tokens of the pages that a running request may still take."""
-        return adder.lacking_tokens(req, req.max_device_len)
+        """Return the tokens of the pages that a running request may still take.
+
+        A retiring one, with its last step launched, takes no page any more.
+        """
+        is_retiring = req.device_len >= req.max_device_len
+        return 0 if is_retiring else adder.lacking_tokens(req, req.max_device_len)
 
     def total_tokens(self, adder: PrefillAdder, req: Request, extend_len: int) -> int:
         """Return the tokens of all pages of a new request, prompt and outputs."""
