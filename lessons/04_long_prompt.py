@@ -169,6 +169,26 @@ learn.check("order", order)
 learn.show(lpm, "def rank", look_at=("return float",))
 
 # %% [markdown]
+# ## Exercise 4: an open problem · hard
+#
+# Here is no formula. `minisched learn score` has a workload *document*: four chats, and a prompt of 1,600
+# tokens that comes between. In the loop `overlap` the chats stand still for 195 ms. Decide before each
+# step whether the requests that decode go first: `chunks` steps with prompts have run since the last step
+# with decodes, and `running` requests could decode.
+#
+# The points are 100 times the root of *speed-up × how many times shorter the p99 pause is*, both over
+# `serial`. As it stands, prompts always go first: 143 points. You need 400, and at most 5 % more
+# makespan. The [leaderboard](leaderboard.md) explains the score.
+
+
+# %% tags=["exercise"]
+def decodes_first(chunks, running):
+    return False
+
+
+learn.check("decodes_first", decodes_first)
+
+# %% [markdown]
 # ## Solutions, and other ways
 #
 # <details><summary>Exercise 1: cut</summary>
@@ -194,6 +214,14 @@ learn.show(lpm, "def rank", look_at=("return float",))
 # least work first. It is refused: a short prompt without a cached prefix then goes first and evicts
 # the document, so 67 tokens of prompts are computed instead of 50. *Another way*: SGLang's
 # `dfs-weight` walks the tree of prefixes (lesson 5), so requests that share a branch run together.
+#
+# </details>
+#
+# <details><summary>Exercise 4: decodes_first</summary>
+#
+# `return chunks >= 1`: chunks and decodes in turn, 418 points. `return True` has 498 points, but the
+# document waits until every chat has ended, and the makespan doubles. *Another way*: bound the time that
+# a chat waits instead of the number of chunks.
 #
 # </details>
 #

@@ -174,6 +174,25 @@ learn.check("may_free", may_free)
 learn.show(steps_returned)
 
 # %% [markdown]
+# ## Exercise 4: an open problem · hard
+#
+# Here is no formula. `minisched learn score` has a workload *little memory*: sixteen requests of up to 60
+# tokens, of which most end early, and memory for four. How many tokens does admission keep back for a
+# running request, which has `num_outputs` of at most `max_new_tokens`? As it stands, all that it may still
+# generate: 205 points.
+#
+# The points are 100 times the root of *speed-up × how many times shorter the p99 pause is*, both over
+# `serial`. You need 240, and no request may be retracted.
+
+
+# %% tags=["exercise"]
+def kept(num_outputs, max_new_tokens):
+    return max_new_tokens - num_outputs
+
+
+learn.check("kept", kept)
+
+# %% [markdown]
 # ## Solutions, and other ways
 #
 # <details><summary>Exercise 1: pages_short</summary>
@@ -199,6 +218,14 @@ learn.show(steps_returned)
 # `last_step <= returned`. *Another way*: immediately, as SGLang and vLLM do. One stream keeps its
 # order; a second stream breaks it. *A third*: mini-sglang once looked at the newest step alone, which is enough for two in flight, and not for
 # three.
+#
+# </details>
+#
+# <details><summary>Exercise 4: kept</summary>
+#
+# A third of the remaining tokens has 243 points without a retraction, and so has a fixed number of 10.
+# Five tokens for each request has 245 points, and one request is retracted. *Another way*: SGLang begins
+# with a share of 0.7, lowers it with each step, and raises it after a retraction.
 #
 # </details>
 

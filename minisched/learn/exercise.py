@@ -230,6 +230,21 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Scored(Function):
+    """A decision without a formula: graded by the points of one workload of ``score.py``.
+
+    ``enough`` points are needed, and a makespan of at most ``slowest`` times that with the
+    package's own lines. ``retractions``: the most that the run may have.
+    """
+
+    workload: str = ""
+    loop: str = "overlap"
+    enough: float = 0.0
+    slowest: float = 1.05
+    retractions: int = 0
+
+
+@dataclass(frozen=True)
 class Pure:
     """Something that the package does not call: held against ``truth`` or a property, case by case.
 

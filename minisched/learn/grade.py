@@ -29,10 +29,11 @@ from ..export.scene_svg import to_svg
 from ..export.views.marks import NothingToShow
 from ..museum.blame import offence_of, plainly
 from ..trace import Trace
-from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find
+from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, Scored, find
 from .guard import PACKAGE, TooLong, apart, blame, is_loop, takes
 from .keep import keep
 from .runs import timing, view
+from .score import WORKLOADS, broken_law, cells_of, figures_of, package_run, points, run_on
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # smaller cases to try; of lines that never end
 MOST_SECONDS_SMALLER = 20.0  # and for so long
@@ -104,6 +105,8 @@ def grade(exercise: Exercise, lines: Any) -> ExerciseVerdict:
         return not_yet(problem)
     if isinstance(exercise.hole, Pure):
         return grade_pure(exercise, exercise.hole, lines)
+    if isinstance(exercise.hole, Scored):
+        return grade_scored(exercise, exercise.hole, lines)
     return grade_runs(exercise, exercise.hole, lines)
 
 
@@ -138,6 +141,37 @@ def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
         count += 1
     said = [f"Checked on {many(count, 'case')}.", exercise.why]
     return ExerciseVerdict(True, said, _drawn(hole, answer, args))
+
+
+def grade_scored(exercise: Exercise, hole: Scored, lines: Any) -> ExerciseVerdict:
+    """Run the workload of an open problem, and compare its points with those that are needed."""
+    workload = WORKLOADS[hole.workload]
+    with hole.filled(lines) as calls:
+        try:
+            run = run_on(workload, hole.loop)
+        except (Exception, TooLong) as error:
+            return not_yet(in_full(calls.raised or blame(error)))
+    own = package_run(hole.loop, hole.workload)
+    if problem := calls.raised or broken_law(package_run("serial", hole.workload), run):
+        return not_yet(in_full(problem))
+    said, is_enough = [], True
+    for name, found in (("Yours", figures_of(run)), ("The package's own lines", figures_of(own))):
+        makespan, _, retractions, pause = cells_of(found)
+        said.append(
+            f"{name}: {points(hole.workload, found):.1f} points, makespan {makespan}, p99 pause "
+            f"{pause}, {many(int(retractions), 'retraction')}."
+        )
+    mine, most = figures_of(run), hole.slowest * own.trace.end
+    for is_met, needed in (
+        (points(hole.workload, mine) >= hole.enough, f"at least {hole.enough:g} points"),
+        (mine.makespan <= most, f"a makespan of at most {most / 1e6:.1f} ms"),
+        (mine.retractions <= hole.retractions, f"at most {hole.retractions} retractions"),
+    ):
+        if not is_met:
+            said.append(f"Needed: {needed}.")
+            is_enough = False
+    figures = [timing(replace(own.trace, loop="package"), replace(run.trace, loop=YOURS), steps=6)]
+    return ExerciseVerdict(is_enough, [*said, exercise.why] if is_enough else said, figures)
 
 
 def _drawn(hole: Pure, answer: Any, args: tuple[Any, ...]) -> list[NotebookPicture]:

@@ -171,6 +171,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("-one.cached_len", "one.prompt_len - one.cached_len",
          "the number of prompt tokens computed is "),
     ),
+    "decodes_first": (
+        ("chunks >= 1", "True", "Needed: a makespan of at most 748.8 ms."),
+        ("chunks >= 1", "chunks >= 2", "Needed: at least 400 points."),
+        ("chunks >= 1", "chunk >= 1", "NameError at your line"),
+    ),
     "shared_pages": (
         (" // page_size", "", "page"),
         ("same // page_size", "-(-same // page_size)", "The law: identity"),
@@ -216,6 +221,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("last_step <= returned", "launched == returned", "was released only in"),
         ("last_step <= returned", "False", "it would never be free"),
     ),
+    "kept": (
+        ("(max_new_tokens - num_outputs) / 3", "0", "Needed: at most 0 retractions."),
+        ("/ 3", "/ 2", "Needed: at least 240 points."),
+        ("/ 3", "// 0", "ZeroDivisionError at your line"),
+    ),
     "rides": (
         ("sum(prompt_pages) + sum(decode_pages) <= free", "True", "pop from empty list"),
         ("sum(prompt_pages) + ", "", "pop from empty list"),
@@ -234,6 +244,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("max(read, link * prompt)", "read", "should give"),
         ("-(-prompt // chunk) * base", "base", "should give"),
         ("1000 / max", "1 / max", "should give"),
+    ),
+    "chunk_size": (
+        ("64", "48", "Needed: a makespan of at most 1029.1 ms."),
+        ("64", "128", "Needed: at least 280 points."),
+        ("64", "0", "must be a whole number of at least 1"),
     ),
     "bubble": (
         (" + rest_ms", "", "rest_ms 4 it gives"),
@@ -344,6 +359,8 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     "limit": ("return max_running_requests * (4 + ceil(context_len / chunk))",),
     "generate": ("pass",),  # without the first call: the second one hands over both
     "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
+    "kept": ("return (max_new_tokens - num_outputs) / 4",),
+    "chunk_size": ("return 65",),
     "fill": (  # a row with a placeholder has no other id
         "ids = [*ids[:-2], sampled[last_rids.index(rid)]]",
     ),

@@ -107,6 +107,27 @@ def test_lesson_7_of_three_claims_one_holds_and_the_factor_of_30_is_in_the_pause
     assert (whole[2], mixed[2]) == (100_000, 2048) and 29 < whole[3] / mixed[3] < 31
 
 
+OPEN = {  # lesson -> its open problem, with the points of some answers as the lesson has them
+    "04_long_prompt": ("decodes_first", {"False": 143, "chunks >= 1": 418, "True": 498}),
+    "06_full": ("kept", {
+        "max_new_tokens - num_outputs": 205, "(max_new_tokens - num_outputs) / 3": 243,
+        "10": 243, "5": 245,
+    }),
+    "07_mixed_or_apart": ("chunk_size", {"256": 221, "64": 284, "56 + 4 * waiting": 285}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lesson", OPEN)
+def test_the_points_of_an_open_problem(lesson: str) -> None:
+    name, answers = OPEN[lesson]
+    one, text = exercises()[name], read(lesson)
+    head, _, _ = one.solution.rpartition("return")
+    for answer, points in answers.items():
+        verdict = grade(one, one.lines(f"{head}return {answer}\n"))
+        assert round(float(verdict.sentences[0].split()[1])) == points, answer
+        assert f"{points} points" in text or f"has {points}" in text
+
+
 def test_lesson_8_one_batch_at_a_time_keeps_a_stage_busy_for_less_than_a_quarter() -> None:
     costs = {"host_ms": 2, "device_ms": 0, "token_ms": 20, "copy_ms": 1, "requests": 4, "chunk": 4}
     one, queue = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil
 from random import Random
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
@@ -12,9 +13,10 @@ from ...checks.history import many
 from ...core import Request
 from ...memory import Match, RadixCache
 from ...museum.exhibit import case
-from ...policy import PrefillAdder
+from ...policy import Plan, PrefillAdder
 from ...policy.sglang import Ratio
-from ..exercise import COST, Attempt, Exercise, Function, Workloads
+from ...scheduler import Scheduler
+from ..exercise import COST, Attempt, Exercise, Function, Scored, Workloads
 from ..guard import Mistake
 
 # -- Cases by chance, here and in lessons 5 to 7 ---------------------------------------------------
@@ -200,6 +202,22 @@ LONGER = case(  # the question is the shortest
     "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 
+# -- decodes_first: an open problem, on the workload "document" of the score -----------------------
+
+_plan = FunctionType(Scheduler.plan.__code__, Scheduler.plan.__globals__)  # it is swapped meanwhile
+
+
+def planned(lines: Callable[..., Any], scheduler: Scheduler) -> Plan:
+    """Let a learner decide before each step whether decodes go first; count steps with prompts."""
+    chunks = vars(scheduler).get("chunks_in_a_row", 0)
+    running = len(scheduler.decode.running_reqs)
+    scheduler.decodes_first = bool(lines(chunks, running))
+    plan: Plan = _plan(scheduler)
+    prompts, decodes = plan
+    vars(scheduler)["chunks_in_a_row"] = 0 if decodes else chunks + bool(prompts)
+    return plan
+
+
 EXERCISES = (
     Exercise(
         name="cut",
@@ -283,6 +301,27 @@ EXERCISES = (
             "it. So fewer tokens are computed, and every answer stays the same. The price is "
             "fairness: a request without a cached prefix may wait long, and SGLang uses first "
             "come, first served when more than 128 wait."
+        ),
+    ),
+    Exercise(
+        name="decodes_first",
+        hole=Scored(
+            "scheduler.scheduler:Scheduler.plan", planned,
+            workload="document", loop="overlap", enough=400,
+        ),
+        solution="""
+            def decodes_first(chunks, running):
+                return chunks >= 1
+        """,
+        hints=(
+            "With True in every step the document waits until every chat has ended. With False the "
+            "chats wait until the document is read. What lies between?",
+            "Let the chats decode after some steps with prompts. After how many?",
+        ),
+        why=(
+            "You wrote a policy that SGLang does not have: chunks and decode steps in turn. Each "
+            "chunk costs the chats one step, and each decode step costs the document one. Lesson 7 "
+            "puts both into the same step."
         ),
     ),
 )  # fmt: skip

@@ -9,7 +9,9 @@ from ...checks.case import Case
 from ...core import Lease, Request
 from ...memory.pool import LeasePool
 from ...museum.exhibit import case
-from ..exercise import COST, Exercise, Function, Workloads
+from ...policy import PrefillAdder
+from ...policy.sglang import Ratio
+from ..exercise import COST, Exercise, Function, Scored, Workloads
 from ..guard import Mistake
 from .l04_long_prompt import crowd
 
@@ -122,6 +124,16 @@ def of_steps(lines: Callable[..., Any], lease: Lease, pool: LeasePool) -> bool:
     return answer
 
 
+# -- kept: an open problem, on the workload "little memory" of the score --------------------------
+
+
+def kept_as_asked(
+    lines: Callable[..., Any], reserve: Ratio, adder: PrefillAdder, req: Request
+) -> float:
+    """Call the learner's ``kept`` as the method."""
+    return float(lines(len(req.output_ids), req.params.max_new_tokens))
+
+
 EXERCISES = (
     Exercise(
         name="pages_short",
@@ -190,6 +202,27 @@ EXERCISES = (
             "stream does not wait for it. So memory is free when the last step that names it has "
             "come back, and not when its request has ended. That holds for any number of steps in "
             "flight, and of streams."
+        ),
+    ),
+    Exercise(
+        name="kept",
+        hole=Scored(
+            "policy.sglang:Ratio.kept_for", kept_as_asked,
+            workload="little memory", loop="mixed", enough=240,
+        ),
+        solution="""
+            def kept(num_outputs, max_new_tokens):
+                return (max_new_tokens - num_outputs) / 3
+        """,
+        hints=(
+            "The answers of this workload end after 25 tokens on average, and 60 are allowed.",
+            "Keep a share of the remaining tokens, or a fixed number. With 0 for all, one request "
+            "is retracted.",
+        ),
+        why=(
+            "You keep less than the worst case, and still no request is retracted: the answers end "
+            "early, and not all at the same time. SGLang adapts the share while it runs, because "
+            "it does not know when answers end."
         ),
     ),
 )  # fmt: skip

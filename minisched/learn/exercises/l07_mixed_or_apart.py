@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise, product
+from types import FunctionType
 from typing import Any
 
 from ...checks.overlap import forwards
@@ -20,8 +21,10 @@ from ...loops.run import Run, run_loop
 from ...memory import LeasePool
 from ...models.hash import HashModel
 from ...museum.exhibit import case
+from ...policy import PrefillManager
 from ...scheduler import SchedulerConfig
-from ..exercise import COST, Exercise, Function, Pure, Workloads
+from ..exercise import COST, Exercise, Function, Pure, Scored, Workloads
+from ..guard import Mistake
 from ..runs import VOCAB
 
 # -- rides: whether those who decode go into the step of a chunk -----------------------------------
@@ -159,6 +162,33 @@ def links() -> Iterator[tuple[int, int, float, float, float]]:
         yield *device, link
 
 
+# -- chunk_size: an open problem, on the workload "many prompts" of the score ---------------------
+
+_schedule = FunctionType(
+    PrefillManager.schedule_next_batch.__code__, PrefillManager.schedule_next_batch.__globals__
+)
+
+
+def with_chunk_size(
+    lines: Callable[..., Any], prefill: PrefillManager, running: Sequence[Request], *rest: Any
+) -> list[tuple[Request, int]]:
+    """Let a learner choose the size of the next chunk.
+
+    Raises:
+        Mistake: it is not a whole number of at least 1.
+    """
+    most, waiting = prefill.chunk_size, len(prefill.waiting_queue.waiting)
+    size = lines(len(running), waiting)
+    if type(size) is not int or size < 1:
+        raise Mistake(f"`chunk_size` gave {size!r}, but it must be a whole number of at least 1")
+    prefill.chunk_size = size if most is None else min(size + len(running), most)
+    try:
+        found: list[tuple[Request, int]] = _schedule(prefill, running, *rest)
+    finally:
+        prefill.chunk_size = most
+    return found
+
+
 EXERCISES = (
     Exercise(
         name="rides",
@@ -229,6 +259,26 @@ EXERCISES = (
             "In a row of stations the slowest sets the pace, whether that is the device or the "
             "link. If more prompts come than that, the queue grows and first tokens come later and "
             "later, however fast the rest is. So it is a queueing question: rate against pace."
+        ),
+    ),
+    Exercise(
+        name="chunk_size",
+        hole=Scored(
+            "policy.admission:PrefillManager.schedule_next_batch", with_chunk_size,
+            workload="many prompts", loop="mixed", enough=280, slowest=1.06,
+        ),
+        solution="""
+            def chunk_size(running, waiting):
+                return 64
+        """,
+        hints=(
+            "A step takes 8 ms, and 0.05 ms more for each token in it. How long is a step with a "
+            "chunk of 256?",
+            "A small chunk makes each pause shorter, and there are more steps. Try some sizes.",
+        ),
+        why=(
+            "The chunk is the knob between pause and throughput. A fixed size serves this workload "
+            "well; whether a size that follows `running` and `waiting` serves it better is open."
         ),
     ),
 )  # fmt: skip
