@@ -30,9 +30,10 @@ from ..checks.overlap import (
 from ..loops.design import LoopSource, source_of
 from ..trace import Mark, Trace
 from ..trace.sides import one_side
-from .layout import lane_title, make_view, steady_views
+from .answer import FIRST, families, first_runs, opening, picture, verdict
+from .layout import lane_title, make_view
 from .looks import ARROWS, LOOKS, OWNERS, PHASES, flat
-from .runs import MOST_NAMES, loops_shown
+from .runs import MOST_NAMES, TIE, loops_shown
 from .state import Panel, arrivals, panels, pool
 from .svg_style import variables
 from .units import busy, counted, ms
@@ -43,6 +44,7 @@ SCRIPTS = (
     "stepper_frames.js",  # the page's frames, still empty
     "stepper_draw.js",  # lanes, slices, arrows, flags, the axis
     "stepper_panels.js",  # lists, KV map, source, counters, a request's life
+    "stepper_save.js",  # what leaves the page: a link, an SVG, a file for Perfetto
     "stepper_page.js",  # the page's state and its changes; starts everything
 )
 PLACE = re.compile(r"\{\{(\w+)\}\}")
@@ -70,9 +72,20 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
     names = run_names(traces)
     named = loops_shown(traces) if len(traces) > MOST_NAMES else " against ".join(names)
     said = [""] * len(traces) if is_one else [f"{words}: " for words in settings]
-    packed = gzip.compress(json.dumps(page_data(traces, names, said)).encode(), mtime=0)
+    reports = [measure(trace) for trace in traces]
+    works = [work_of(trace) for trace in traces]
+    times = [
+        report.makespan_ns * (work == works[0]) for report, work in zip(reports, works, strict=True)
+    ]
+    said_first = verdict(names, times, traces[0].clock)
+    least = min((time for time in times[1:] if time), default=0)
+    fastest = next((at for at, time in enumerate(times) if at and 0 < time <= TIE * least),
+                   len(traces) - 1)  # fmt: skip
+    packed = gzip.compress(json.dumps(page_data(traces, reports, names, said)).encode(), mtime=0)
     places = {
         "title": escape(title or named),
+        "verdict": escape(said_first or title or named),
+        "picture": picture(traces, fastest),
         "about": escape(f"{what}: {settings[0]}." if is_one else f"{what}."),
         "style": "\n".join([variables(), *map(part, STYLES)]),
         "data": base64.b64encode(packed).decode(),
@@ -102,30 +115,37 @@ def run_names(traces: Sequence[Trace]) -> list[str]:
 
 
 def page_data(
-    traces: Sequence[Trace], names: Sequence[str], settings: Sequence[str]
+    traces: Sequence[Trace],
+    reports: Sequence[OverlapReport],
+    names: Sequence[str],
+    settings: Sequence[str],
 ) -> dict[str, Any]:
     """Return all data as JSON; ``settings`` begin the description of a run.
 
     ``few`` is the interval that "a few steps" shows. ``now`` is the first place of the cursor: the
-    host processes a step, from the middle of the few.
+    host processes a step, from the middle of the few. ``groups`` are the runs in families, and
+    ``first`` the runs that are shown first.
     """
     run = traces[min(1, len(traces) - 1)]  # the run that keys step through
-    few = steady_views([run], 3)[0]
+    start, end = opening(traces)
     begins = (
         (item.start + item.end) // 2
         for item in run.slices
-        if item.name == "process" and item.duration and item.start > few.start
+        if item.name == "process" and item.duration and item.start > start
     )
     rids = (rid for trace in traces for item in trace.slices for rid in item.rids)
-    reports = [measure(trace) for trace in traces]
+    everything = list(range(len(traces)))
+    groups = families(traces, reports) if len(traces) > FIRST else [("", everything)]
     return {
         "runs": [
             {"loop": name, "about": said + f"{busy(report)}, {ms(trace.end)} ms",
              **run_data(trace)}
             for name, said, trace, report in zip(names, settings, traces, reports, strict=True)
         ],
-        "few": [few.start, few.end],
-        "now": next(begins, few.start),
+        "few": [start, end],
+        "now": next(begins, start),
+        "groups": groups,
+        "first": first_runs(groups, len(traces)),
         "colours": {name: [flat(name), LOOKS[name].text] for name in (*PHASES, "other")},
         "arrows": ARROWS,
         "flags": FLAGS,

@@ -146,7 +146,7 @@ function addressOf({ time, view, run, chosen, span, shown, isByStep }) {
     t: time / 1e6,
     view: view && between(view),
     span: span && between(span),
-    runs: shown?.size < runs.length && [...shown].sort((a, b) => a - b).join(","),
+    runs: shown && String([...shown].sort((a, b) => a - b)) !== String(data.first) && [...shown].sort((a, b) => a - b).join(","),
     align: isByStep && "step",
     run: runs.length > 1 && String(run),
     rid: [...chosen].map(encodeURIComponent).join(","),

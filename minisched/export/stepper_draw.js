@@ -53,6 +53,7 @@ function scaleOf(canvas, view) {
 
 // Gives the canvas one pixel for each of the screen's, and an empty page. A new size is slow.
 function clean(canvas, height) {
+  if (canvas.pen) return canvas.pen; // the picture is saved (stepper_save.js)
   const ratio = window.devicePixelRatio || 1;
   const size = [Math.round(canvas.clientWidth * ratio), Math.round(height * ratio)];
   if (canvas.width !== size[0] || canvas.height !== size[1]) {

@@ -122,7 +122,8 @@ const { heads, rows, ideal } = data.metrics;
 const buttonsOf = (name) => runs.map(({ index, loop }) => make("button", { dataset: { [name]: index } }, loop));
 document.getElementById("lanes").prepend(...runs.map(runFrame));
 for (const [id, children] of Object.entries({
-  chooser: ["show", ...buttonsOf("toggle"), make("button", { dataset: { do: "all-runs" } }, "all")],
+  chooser: ["show", ...data.groups.map(([words, members]) => (
+    make("span", { className: "group" }, words, ...members.map((at) => buttonsOf("toggle")[at])))), make("button", { dataset: { do: "all-runs" } }, "all")],
   legend: makeLegend(),
   tabs: buttonsOf("activate"),
   moments: runs.map(momentFrame),

@@ -15,10 +15,10 @@ const MIN_COLUMN = 400; // pixels for what is shown of one run
 const page = {
   time: data.now, // nanoseconds, a whole number
   view: { start: 0, end: longest },
-  run: Math.min(1, runs.length - 1), // whose events and steps the keys go through
+  run: data.first[Math.min(1, runs.length - 1)], // whose events and steps the keys go through
   chosen: new Set(), // ids of the requests that are followed
   hovered: null, // {run, slice}
-  shown: new Set(runs.keys()), // the runs that are not put away
+  shown: new Set(data.first), // the runs that are not put away
   folded: new Set(), // titles of lanes
   isByStep: false, // whether runs stand step under step, or by one clock
   span: null, // {start, end}: the stretch whose sums are told, in the active run's time
@@ -185,7 +185,7 @@ function showRuns(shown) {
 
 // The first that is pressed stays alone; then each comes and goes.
 function toggleRun(at) {
-  if (page.shown.size === runs.length) return showRuns([at]);
+  if (page.shown.size === runs.length && runs.length <= 4) return showRuns([at]);
   showRuns(runs.map(({ index }) => index).filter((index) => page.shown.has(index) !== (index === at)));
 }
 
@@ -480,6 +480,9 @@ const actions = {
   align: () => align(!page.isByStep),
   "all-runs": () => showRuns([]),
   keys: () => dialog.showModal(),
+  link: copyLink,
+  svg: saveSvg,
+  perfetto: savePerfetto,
   pick: pickSlice,
 };
 const keys = {
