@@ -1,4 +1,4 @@
-"""Read the files of other programs' profilers: torch.profiler, and Nsight Systems.
+"""Read the files of other programs' profilers: torch.profiler, Nsight Systems, and rocprofv3.
 
 Their events become a trace in ``profiled.py``.
 """
@@ -30,8 +30,10 @@ from .profiled import (
     SeenEvent,
     build,
 )
+from .rocpd import is_rocpd, rocpd_events
 
 OWN_STEPS = "--step is for traces of other programs: this one's own numbers its steps itself."
+PERFETTO, PACKET = (".pftrace", ".perfetto-trace"), b"\x0a"  # names, and the first byte
 LARGEST = 9e15  # microseconds, 285 years; their nanoseconds fit into 64 bits
 
 
@@ -47,7 +49,7 @@ def read_foreign(
     path: Path, step: str = "", hear: Hear = unheard, device_lane: str = "",
     unpacked_mib: int = UNPACKED_MIB,
 ) -> Recorded:  # fmt: skip
-    """Return the trace in a file of torch.profiler or of Nsight Systems.
+    """Return the trace in a file of torch.profiler, of Nsight Systems or of rocprofv3.
 
     The first bytes decide what a file is, whatever its name. In gzip it may unpack to
     ``unpacked_mib`` MiB. ``step`` is the name of the ranges that are steps, with ``*`` for any
@@ -64,8 +66,8 @@ def read_foreign(
         with unpacked(path) as file:
             start = file.read(len(MAGIC))
         if start == MAGIC:
-            seen = seen_by_nsys(path, hear, unpacked_mib)
-            return build(path, "nsys", seen, step, device_lane)
+            profiler, seen = seen_by_sqlite(path, hear, unpacked_mib)
+            return build(path, profiler, seen, step, device_lane)
         if start.lstrip()[:1] in (b"{", b"["):
             seen = seen_by_torch(path, hear, unpacked_mib, categories)
             devices = [name for cat, name in DEVICES.items() if cat in categories]
@@ -80,9 +82,15 @@ def read_foreign(
             f"{path} is a report of Nsight Systems: export it first, with "
             f"nsys export --type sqlite {path.name}."
         )
+    is_binary = any(byte < 9 or byte > 127 for byte in start)
+    if path.suffix in PERFETTO or (start.startswith(PACKET) and is_binary):
+        raise NotAProfile(
+            f"{path} is a Perfetto trace in protobuf: convert it to JSON first, with "
+            f"traceconv json {path.name} {path.stem}.json, or let rocprofv3 write rocpd."
+        )
     raise NotAProfile(
         f"{path} is no trace: neither a minisched trace, nor a Chrome trace (JSON, perhaps in "
-        "gzip), nor an SQLite export of Nsight Systems."
+        "gzip), nor an SQLite file of Nsight Systems or rocprofv3."
     )
 
 
@@ -93,17 +101,21 @@ def read_foreign(
 # and ``cuda_driver`` calls on threads with the same ``correlation``, and ``cpu_op``,
 # ``user_annotation``, ``python_function`` around them. Intel's GPUs have ``xpu_runtime`` calls, and
 # devices that register as PrivateUse1 (Ascend, and others) ``privateuse1_runtime``. Times are
-# microseconds.
+# microseconds. Ops of MTIA (``mtia_ccp_events``) have no ``correlation``: an arrow (``ac2g``) ends
+# at their start, and its id is the correlation of the call (``mtia_runtime``).
 #
 # A file of 200 MB has 600,000 events. As a list of dictionaries they take five times the file. So
 # the used part of each is taken while ``json`` reads, and the dictionary is dropped.
 
-DEVICE_OPS = {"kernel", "gpu_memcpy", "gpu_memset"}
+MTIA_OPS = "mtia_ccp_events"
+NO_WORK = ("event_wait", "event_record")  # of MTIA: moments and waits of a stream
+DEVICE_OPS = {"kernel", "gpu_memcpy", "gpu_memset", MTIA_OPS}
 DEVICES = {  # categories of calls, and the device that they are of
     "xpu_runtime": "XPU", "xpu_driver": "XPU",
     "privateuse1_runtime": "PrivateUse1", "privateuse1_driver": "PrivateUse1",
+    "mtia_runtime": "MTIA", MTIA_OPS: "MTIA",
 }  # fmt: skip
-CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver", *DEVICES}
+CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver", *DEVICES} - DEVICE_OPS
 RANGES = {"cpu_op", "user_annotation", "python_function", "operator"}
 ASIDE = {"", "trace", "overhead", "gpu_user_annotation", "cuda_sync", "cpu_instant_event"}
 READ = DEVICE_OPS | CALLS | RANGES | ASIDE
@@ -112,8 +124,8 @@ OTHER_TOOLS = {  # a key of the whole object, and the tool that writes it
     "resourceSpans": "an export of OpenTelemetry",
 }
 WAYS = {  # of copies, by parts of their names
-    TO_HOST: ("DtoH", "Device -> Host", "DeviceToHost"),
-    TO_DEVICE: ("HtoD", "HostToDevice"),
+    TO_HOST: ("DtoH", "Device -> Host", "DeviceToHost", "DEVICE_TO_HOST"),
+    TO_DEVICE: ("HtoD", "HostToDevice", "HOST_TO_DEVICE"),
 }
 OWN_EXPORT = {"loop", "device", "model", "clock"}  # ``export/chrome.py`` writes them of a run
 
@@ -156,6 +168,13 @@ def seen_by_torch(
     except (TypeError, ValueError, AttributeError, OverflowError):
         what = "an event has a value that cannot be read"
         raise NotAProfile(f"{path} is a damaged Chrome trace: {what}.") from None
+    if any(item.correlation.startswith(ARROW) for item in seen):
+        ends = arrow_ends(text)
+        seen = [
+            item._replace(correlation=ends.get(item.correlation, ""))
+            if item.correlation.startswith(ARROW) else item
+            for item in seen
+        ]  # fmt: skip
     if seen:
         return seen
     about = whole.get("otherData") if isinstance(whole, dict) else None
@@ -176,6 +195,28 @@ def seen_by_torch(
         f'{path} is neither a minisched trace (it lacks "format": "minisched trace") nor a Chrome '
         f"trace of a profiler ({lack})."
     )
+
+
+ARROW = "arrow to "  # in place of a correlation that an op does not have itself
+
+
+def arrow_end(event: dict[str, Any]) -> str:
+    """Return the place at which an arrow ends, or an op begins."""
+    return f"{ARROW}{event.get('pid')} {event.get('tid')} {event.get('ts')}"
+
+
+def arrow_ends(text: bytes) -> dict[str, str]:
+    """Return the id of each arrow from a call to an op, by the place of its end."""
+    found = dict[str, str]()
+
+    def take(event: dict[str, Any]) -> Any:
+        """Keep the end of an arrow, and drop the object."""
+        if event.get("ph") == "f" and event.get("cat") == "ac2g":
+            found[arrow_end(event)] = str(event.get("id", ""))
+        return True if "ph" in event else event
+
+    json.loads(text, object_hook=take)
+    return found
 
 
 def see(event: dict[str, Any], index: int) -> Iterator[SeenEvent]:
@@ -204,7 +245,13 @@ def see(event: dict[str, Any], index: int) -> Iterator[SeenEvent]:
     if cat in DEVICE_OPS:
         place = f"device {args.get('device', event.get('pid'))}"
         place += f" stream {args.get('stream', event.get('tid'))}"
-        kind = KERNEL if cat == "kernel" else cat.removeprefix("gpu_")
+        if cat == MTIA_OPS:
+            if name in NO_WORK:
+                return
+            correlation = correlation or arrow_end(event)
+            name = intern(f"{name} ({args['direction']})" if "direction" in args else name)
+        kind = KERNEL if cat in ("kernel", MTIA_OPS) else cat.removeprefix("gpu_")
+        kind = "memcpy" if name.startswith("dma_request") else kind
         if kind == "memcpy":
             kind = next((way for way, said in WAYS.items() if any(it in name for it in said)), kind)
     elif cat in CALLS or cat == "user_annotation":
@@ -226,17 +273,17 @@ COPIES = {1: TO_DEVICE, 2: TO_HOST}
 TABLES = {"KERNEL": KERNEL, "MEMCPY": "memcpy", "MEMSET": "memset", "GRAPH_TRACE": KERNEL}
 
 
-def seen_by_nsys(
+def seen_by_sqlite(
     path: Path, hear: Hear = unheard, unpacked_mib: int = UNPACKED_MIB
-) -> list[SeenEvent]:
-    """Return the events of an exported report, perhaps in gzip.
+) -> tuple[str, list[SeenEvent]]:
+    """Return the profiler, and the events of a report exported as SQLite, perhaps in gzip.
 
     Raises:
         NotAProfile: it is none, or damaged; the message is one sentence.
         OSError: it cannot be read, or cannot be unpacked into the folder of temporary files.
     """
     with NamedTemporaryFile(suffix=".sqlite") as plain:
-        name = path
+        name, kind = path, "Nsight Systems export"
         if path.open("rb").read(len(GZIP)) == GZIP:
             with unpacked(path, hear, unpacked_mib) as packed:
                 copyfileobj(packed, plain)
@@ -245,18 +292,31 @@ def seen_by_nsys(
         try:
             where = f"{name.resolve().as_uri()}?mode=ro"
             with closing(sqlite3.connect(where, uri=True)) as database:
-                return list(_seen(database, path))
-        except KeyError as error:
+                database.row_factory = sqlite3.Row
+                names = database.execute("SELECT name FROM sqlite_master")
+                tables = {str(row["name"]) for row in names}
+                if is_rocpd(tables):
+                    kind = "rocprofv3 database"
+                    return "rocprofv3", list(map(checked, rocpd_events(database, tables)))
+                return "nsys", list(_seen(database, path, tables))
+        except (KeyError, IndexError) as error:
             what = f"a table lacks column {error}"
-            raise NotAProfile(f"{path} is a damaged Nsight Systems export: {what}.") from None
+            raise NotAProfile(f"{path} is a damaged {kind}: {what}.") from None
         except (sqlite3.Error, TypeError, OverflowError, BadEvent) as error:
-            raise NotAProfile(f"{path} is a damaged Nsight Systems export: {error}.") from None
+            raise NotAProfile(f"{path} is a damaged {kind}: {error}.") from None
 
 
-def _seen(database: sqlite3.Connection, path: Path) -> Iterator[SeenEvent]:
-    database.row_factory = sqlite3.Row
-    names = {row["name"] for row in database.execute("SELECT name FROM sqlite_master")}
+def checked(event: SeenEvent) -> SeenEvent:
+    """Return an event of a database, if its times are whole numbers in order.
 
+    Raises:
+        BadEvent: they are not.
+    """
+    _span({"start": event.start, "end": event.end})
+    return event
+
+
+def _seen(database: sqlite3.Connection, path: Path, names: set[str]) -> Iterator[SeenEvent]:
     def rows(name: str) -> Iterator[dict[str, Any]]:
         """Yield the rows of a table, if the file has it."""
         if name not in names:
@@ -271,7 +331,8 @@ def _seen(database: sqlite3.Connection, path: Path) -> Iterator[SeenEvent]:
 
     if not any(name.startswith(CUPTI) or name == "NVTX_EVENTS" for name in names):
         raise NotAProfile(
-            f"{path} is no Nsight Systems export: it has no {CUPTI}* table and no NVTX_EVENTS."
+            f"{path} is no Nsight Systems export: it has no {CUPTI}* table and no NVTX_EVENTS; and "
+            "it is no rocprofv3 database: it has no rocpd_kernel_dispatch."
         )
     texts = {row["id"]: str(row["value"]) for row in rows("StringIds")}
     for kind, what in TABLES.items():

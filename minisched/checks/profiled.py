@@ -128,7 +128,8 @@ def phases_of(ranges: Sequence[SeenEvent]) -> Iterator[tuple[str, int, int]]:
 # -- The host's lanes in a trace of a real engine: launches, blocking calls, and work between them
 
 BLOCKS = re.compile(
-    r"\S*Synchronize\w*|ur(QueueFinish|EventWait)|cnrtQueueSync"  # of any device's runtime
+    r"\S*Synchronize\w*|synchronize(Stream)?"  # of any device's runtime
+    r"|ur(QueueFinish|EventWait)|cnrtQueueSync"
     r"|(cuda|hip|cu|aclrt|cnrt)Memcpy\w*(?<!Async)"
 )
 FRAME = re.compile(r".*\.pyx?\(\d+\): ")  # aiter_backend.py(412): forward

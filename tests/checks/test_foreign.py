@@ -12,6 +12,8 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
@@ -292,15 +294,145 @@ def test_calls_of_other_devices_are_read(
     assert found.verdict.blocking == {wait: 4}
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+def test_ops_of_mtia_are_linked_to_calls_by_arrows(tmp_path: Path, ahead: bool) -> None:
+    """Its ops have no correlation: the arrow that ends at an op has that of the call as its id."""
+    events, free = list[Any](), 0
+    for number in range(1, 7):
+        at = max(0, free - 6_000) if ahead else free + 1_500
+        start = max(free, at + 100)
+        events += [
+            ("user_annotation", "step", 7, "", at, at + 90, 0),
+            ("mtia_runtime", "runFunction - job", 7, "", at + 10, at + 20, number),
+            ("mtia_ccp_events", "event_wait", 30, "4", at + 20, start, 0),
+            ("mtia_ccp_events", "fc-dtype_Float", 30, "4", start, start + 9_000, 0),
+            ("mtia_ccp_events", "dma_request", 31, "5", start + 9_000, start + 9_010, 0),
+        ]
+        events += [] if ahead else [
+            ("mtia_runtime", "synchronizeStream", 7, "", at + 30, start + 9_020, 100 + number)
+        ]  # fmt: skip
+        free = start + 9_010
+    path = as_events(tmp_path / "t.json", *events)
+    whole = json.loads(path.read_text())
+    ops = [item for item in whole["traceEvents"] if item["name"] == "fc-dtype_Float"]
+    for number, op in enumerate(ops, 1):
+        end = {"pid": op["pid"], "tid": op["tid"], "ts": op["ts"]}
+        whole["traceEvents"].append({"ph": "f", "cat": "ac2g", "id": number, "bp": "e", **end})
+    for item in whole["traceEvents"]:
+        if item["name"] == "dma_request" if "name" in item else False:
+            item["args"]["direction"] = "DEVICE_TO_HOST"
+    path.write_text(json.dumps(whole))
+    read = read_foreign(path)
+    found = report(read.trace, read.lacks)
+    assert (read.trace.device, found.verdict.pairs) == ("MTIA", 5)
+    assert (found.verdict.ahead, found.is_busy) == ((5, True) if ahead else (0, False))
+    assert {item.name for item in read.trace.on("device 0 stream 5 copy")} == {"copy"}
+    assert not any(item.attrs.get("kernel") == "event_wait" for item in read.trace.slices)
+
+
 def test_events_of_a_device_in_a_category_that_is_not_read_are_named(tmp_path: Path) -> None:
-    """As of MTIA: not only the CPU was profiled."""
-    events = [("mtia_ccp_events", "job", 3, "1", at, at + 5, 0) for at in range(0, 90, 10)]
-    ranges = ("cpu_op", "aten::add", 7, "", 0, 100, 0), ("mtia_runtime", "run", 7, "", 1, 2, 0)
+    events = [("tpu_ops", "job", 3, "1", at, at + 5, 0) for at in range(0, 90, 10)]
+    ranges = ("cpu_op", "aten::add", 7, "", 0, 100, 0), ("tpu_runtime", "run", 7, "", 1, 2, 0)
     [first, second] = read_foreign(as_events(tmp_path / "t.json", *events, *ranges)).lacks
-    assert "are not read: mtia_ccp_events (9 events), mtia_runtime (1 events)." in first
+    assert "are not read: tpu_ops (9 events), tpu_runtime (1 events)." in first
     assert "--device-lane" in second and "'thread 7'" in second
     alone = read_foreign(as_events(tmp_path / "t.json", ranges[0])).lacks
     assert alone[0] == "It has no ops of a device: only the CPU was profiled."
+
+
+def as_rocpd(path: Path, ahead: bool, suffix: str = "_0c1f", has_views: bool = True) -> Path:
+    """Write what rocprofv3 records of six steps: a range, a launch, a kernel, a copy, a wait."""
+    strings = ["MARKER_CORE_RANGE_API", "HIP_RUNTIME_API_EXT", "KERNEL_DISPATCH", "MEMORY_COPY",
+               "roctxThreadRangeA", "hipGraphLaunch", "hipMemcpyAsync", "hipEventSynchronize",
+               "MEMORY_COPY_DEVICE_TO_HOST"]  # fmt: skip
+    events, regions, kernels, copies = list[Any](), list[Any](), list[Any](), list[Any]()
+
+    def event(category: str, stack: int, extdata: str = "{}") -> int:
+        """Record an event, and return its id."""
+        row = (len(events) + 1, "g", strings.index(category) + 1, stack, 0, extdata)
+        events.append(row)
+        return len(events)
+
+    def region(
+        name: str, category: str, stack: int, start: int, end: int, said: str = "{}"
+    ) -> None:
+        """Record a range or a call of thread 5."""
+        number = event(category, stack, said)
+        regions.append((len(regions) + 1, "g", 1, 5, start, end, strings.index(name) + 1, number))
+
+    free = 0
+    for step in range(6):
+        at = max(0, free - 6_000_000) if ahead else free + 1_500_000
+        start, stack = max(free, at + 60_000), 10 * step
+        end = start + 9_000_000
+        message = json.dumps({"message": f"step {step}"})
+        hip = "HIP_RUNTIME_API_EXT"
+        region("roctxThreadRangeA", "MARKER_CORE_RANGE_API", stack + 1, at, at + 50_000, message)
+        region("hipGraphLaunch", hip, stack + 2, at + 5_000, at + 9_000)
+        kernels.append(
+            (step + 1, "g", 1, 5, 2, 1, 1, 3, start, end, event("KERNEL_DISPATCH", stack + 2))
+        )
+        region("hipMemcpyAsync", hip, stack + 3, at + 10_000, at + 12_000)
+        copies.append(
+            (step + 1, "g", 1, 5, end, end + 9_000, 9, 0, 2, 4, event("MEMORY_COPY", stack + 3))
+        )
+        if not ahead:
+            region("hipEventSynchronize", hip, stack + 4, at + 20_000, end + 9_500)
+        free = end + 9_000
+    tables = {
+        "string": ("id guid string", [(at, "g", text) for at, text in enumerate(strings, 1)]),
+        "event": ("id guid category_id stack_id parent_stack_id extdata", events),
+        "region": ("id guid pid tid start end name_id event_id", regions),
+        "info_kernel_symbol": ("id guid kernel_name display_name", [(1, "g", "_Z4gemm", "gemm()")]),
+        "kernel_dispatch": (
+            "id guid pid tid agent_id kernel_id queue_id stream_id start end event_id", kernels),
+        "memory_copy": (
+            "id guid pid tid start end name_id dst_agent_id src_agent_id stream_id event_id",
+            copies),
+    }  # fmt: skip
+    with closing(sqlite3.connect(path)) as database:
+        for name, (columns, rows) in tables.items():
+            named = ", ".join(f'"{column}"' for column in columns.split())
+            database.execute(f'CREATE TABLE "rocpd_{name}{suffix}" ({named})')
+            marks = ", ".join("?" * len(columns.split()))
+            database.executemany(f'INSERT INTO "rocpd_{name}{suffix}" VALUES ({marks})', rows)
+            if has_views:
+                view = f'CREATE VIEW "rocpd_{name}" AS SELECT * FROM "rocpd_{name}{suffix}"'
+                database.execute(view)
+        database.commit()
+    return path
+
+
+@pytest.mark.parametrize("has_views", [True, False])
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_database_of_rocprofv3_is_read(tmp_path: Path, ahead: bool, has_views: bool) -> None:
+    read = read_foreign(as_rocpd(tmp_path / "x_results.db", ahead, has_views=has_views))
+    found, trace = report(read.trace, read.lacks, read.steps), read.trace
+    assert (trace.loop, trace.device) == ("rocprofv3", "HIP")
+    assert (found.verdict.pairs, found.verdict.ahead) == (5, 5 if ahead else 0)
+    assert found.is_busy is ahead and [*found.verdict.blocking] == (
+        [] if ahead else ["hipEventSynchronize"]
+    )
+    assert {item.attrs["kernel"] for item in trace.on("forward")} == {"gemm()"}
+    assert len(trace.on("device 2 stream 4 copy")) == 6
+    assert read.steps.endswith("it has 6, the first of which is: step 0.")
+
+
+@pytest.mark.parametrize(("statement", "says"), [
+    ("ALTER TABLE rocpd_event_0c1f DROP COLUMN guid", "a table lacks column 'guid'."),
+    ("UPDATE rocpd_region_0c1f SET start = 'x' WHERE id = 1", "a row has start = 'x' and end = "),
+    ("UPDATE rocpd_kernel_dispatch_0c1f SET end = 1 WHERE id = 6", "and end = 1."),
+])  # fmt: skip
+def test_a_damaged_database_of_rocprofv3_is_one_sentence(
+    tmp_path: Path, statement: str, says: str
+) -> None:
+    path = as_rocpd(tmp_path / "x.db", ahead=True, has_views=False)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
+        database.commit()
+    with pytest.raises(NotAProfile, match="is a damaged rocprofv3 database: ") as caught:
+        read_foreign(path)
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["forward", "thread 9", "9"])
@@ -331,6 +463,56 @@ def test_a_thread_or_a_range_of_the_host_may_be_the_device(
         read_foreign(path, device_lane="gpu")
 
 
+PROGRAM = """
+import queue, sys, threading, time, torch
+from torch.profiler import profile, record_function
+
+jobs, done, stop = queue.Queue(), queue.Queue(), threading.Event()
+
+def device():
+    weight = torch.randn(64, 64)
+    while (step := jobs.get()) is not None:
+        with record_function("forward"):
+            torch.mm(weight, weight)
+            time.sleep(0.02)
+        done.put(step)
+
+def run(ahead):
+    for step in range(8):
+        with record_function("step"):
+            with record_function("schedule"):
+                time.sleep(0.005)
+            jobs.put(step)
+            if step >= ahead:
+                done.get()
+    for step in range(ahead):
+        done.get()
+
+every = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+with profile(experimental_config=every) as seen:
+    thread = threading.Thread(target=device)
+    thread.start()
+    run(int(sys.argv[1]))
+    jobs.put(None)
+    thread.join()
+seen.export_chrome_trace(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_profile_of_a_real_program_with_a_thread_as_its_device(
+    tmp_path: Path, ahead: int
+) -> None:
+    """A program of torch without a GPU, with serial and with overlapped steps."""
+    pytest.importorskip("torch")
+    path = tmp_path / "t.json"
+    subprocess.run([sys.executable, "-c", PROGRAM, str(ahead), path], check=True, timeout=300)
+    read = read_foreign(path, device_lane="forward")
+    found = report(read.trace, read.lacks, read.steps)
+    assert found.verdict.pairs == 7
+    assert found.verdict.ahead >= 5 if ahead else found.verdict.ahead == 0, found.verdict.sentence
+
+
 def test_a_stream_may_be_named_as_the_device(tmp_path: Path) -> None:
     path = put("torch_serial", tmp_path)
     usual, other = (
@@ -359,6 +541,8 @@ DAMAGED = {
     OWN.encode(): "is this program's Chrome export",
     gzip.compress(b"[]", mtime=0)[:-9]: "its gzip is damaged",
     b"SQLite format 3\x00" + b"\x01" * 200: "damaged Nsight Systems export",
+    b"\n\x0cB\x08\x92\x01\x05\x82\x02\x02en" * 9: "is a Perfetto trace in protobuf: convert it",
+    b"\nid,tokens\n": "is no trace: neither a minisched trace",
 }  # fmt: skip
 
 
