@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,3 +32,23 @@ def test_cases_differ_only_by_the_rules_that_differ_on_purpose(original: str) ->
     words = {word for rule in found for word in rule.split(" + ")}
     assert words <= {f"{name}={item.answer}" for name, item in known.items()}
     assert not result["unexplained"] and bool(found) == bool(known)
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_speed_up_is_that_of_the_command(name: str, cli: Callable[[str], Any]) -> None:
+    """The answer to "how much faster?" is what ``minisched compare`` prints."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    code, out, _ = cli("compare")
+    (told,) = re.findall(r"overlap takes ([\d.]+) ms instead of ([\d.]+) ms \(([\d.]+) x", out)
+    assert code == 0 and all(re.search(rf"(?<![\d.]){figure}(?![\d.])", text) for figure in told)
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_an_anchor_that_the_readme_names_is_a_heading(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found = re.findall(r"\]\(([\w/.-]+\.md)#([\w-]+)\)", text)
+    assert len(found) >= 6
+    for page, anchor in found:
+        titles = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.M)
+        words = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert anchor in words, (page, anchor)
