@@ -298,10 +298,12 @@ def save(part: str, document: dict[str, Any], root: Path) -> list[Path]:
 def to_markdown(part: str, document: dict[str, Any]) -> Iterator[str]:
     """The table of a measurement, and the machine below it."""
     yield f"# minisched bench {part}\n"
-    yield "| what | median | min | max | unit | aim | met | why |"
-    yield "|---|--:|--:|--:|---|---|---|---|"
+    yield "| what | median | min | max | unit | aim | met |"
+    yield "|---|--:|--:|--:|---|---|---|"
     for row in document["rows"]:
-        yield f"| {' | '.join(cells(row))} |"
+        *figures, met, why = cells(row)
+        verdict = [f"{met}."] * bool(met and why) + [f"{why[:1].upper()}{why[1:]}." if why else met]
+        yield f"| {' | '.join([*figures, ' '.join(verdict)])} |"
     for facts in (document["asked"], document["machine"], document["versions"]):
         yield f"\n{', '.join(f'{name} {value}' for name, value in facts.items())}."
 

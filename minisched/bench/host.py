@@ -29,16 +29,16 @@ from .steps import HostWorkload
 OURS, NANO_VLLM, VLLM, SGLANG = "minisched", "nano-vllm", "vLLM", "SGLang"
 SCRIPTS = {NANO_VLLM: "nano_vllm", VLLM: "vllm", SGLANG: "sglang"}  # in fidelity/
 NOT_ADMITTED = {
-    VLLM: "vLLM admits in the same call that schedules those who decode",
+    VLLM: "vLLM admits requests in the call that schedules decodes",
     SGLANG: "SGLang's admission takes kernels of a GPU",
 }
 A_STEP = (
-    "each step makes a plan, a batch that stays as it was committed, and an output for each row, "
-    "since loops run ahead of results and clients are notified"
+    "each step makes a plan, a committed batch, and an output for each row, because loops run "
+    "ahead of results"
 )
 AN_ADMISSION = (
-    "each admission looks for its prefix in a radix tree, locks what it found, counts down four "
-    "budgets and shares the prompt once it is computed"
+    "each admission looks for its prefix in a radix tree, locks it and counts down four budgets. "
+    "The computed prompt is shared"
 )
 NO_CHECKOUT = "no checkout of nano-vllm was given with --nano-vllm"
 WARM_UP, STEPS, ADMITTING_STEPS = 8, 240, 8

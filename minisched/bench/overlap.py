@@ -301,19 +301,17 @@ def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[F
         same_side = [(value >= AIM) == row.met for value in share]
         if row.met is not None and sum(same_side) < AGREE * len(share):
             alone = f"from {min(taken[SERIAL]):.1f} to {max(taken[SERIAL]):.1f} ms"
-            why = (
-                f"undecided: serial steps {alone}, of which {median(hideable):.1f} could be hidden"
-            )
+            why = f"undecided. Serial steps take {alone}. {median(hideable):.1f} ms could be hidden"
             return replace(row, aim=None, reason=why)
         return row.because(why)
 
     longer = less([step[PYTHON].device_ms for step in steps], device)
-    why = f"beside the host the device takes {median(longer):.1f} ms longer"
+    why = f"next to the host, the device takes {median(longer):.1f} ms longer"
     rows = [Figure(f"{name}: host", host, "ms"), Figure(f"{name}: device", device, "ms")]
     if SLEEP not in taken:
         return [*rows, hidden(PYTHON, "hidden", why)]
     cost = less(taken[PYTHON], taken[SLEEP])
-    why += f"; the lock and the cores cost {median(cost):.1f} ms"
+    why += f". The lock and the cores cost {median(cost):.1f} ms"
     return [
         *rows,
         hidden(PYTHON, "hidden", why),

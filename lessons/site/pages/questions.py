@@ -108,6 +108,12 @@ CARDS = {
         "Can the next step be scheduled before this one's tokens are known?",
         "Yes: deciding needs to know that there will be a token, not which one.",
     ),
+    "trtllm_overlap": Card(
+        "Overlap (TensorRT-LLM)",
+        "What does it cost to launch every step in two parts?",
+        "The host launches the sampling once the last tokens are there, so copy and sampling are one "
+        "chain. Grammars and drafts then need no case of their own.",
+    ),
     "overlap_thread": Card(
         "Overlap by a thread",
         "What did SGLang's overlap look like at first?",
