@@ -28,10 +28,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from minisched.bench.tiny_llama import write_tiny_llama
 from minisched.cli.app import main
 from minisched.models.fetch import fetch
-from minisched.models.llama import write_tiny_llama
-from tests.support import KINDS
+from tests.models.zoo import random_model
+from tests.support import LLAMAS, OTHERS
 
 os.environ.pop("COLUMNS", None)  # readline sets it for xdist's workers; here nobody looks
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -207,18 +208,23 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random Llama without a tokenizer (``models/llama.py``)."""
+    """A tiny random Llama without a tokenizer."""
     return write_tiny_llama(tmp_path_factory.mktemp("tiny_llama"))
 
 
 @pytest.fixture(scope="session")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny random checkpoints of every kind of model that is taken (``support.py:KINDS``)."""
+    """Tiny random checkpoints of every kind of model that is taken (``support.py``)."""
+
     folder = tmp_path_factory.mktemp("kinds")
-    return {
-        kind: write_tiny_llama(folder / kind.replace(" ", "_"), more=more)
-        for kind, more in KINDS.items()
-    }
+    folders = {kind: folder / kind.replace(" ", "_") for kind in (*LLAMAS, *OTHERS)}
+    for kind, more in LLAMAS.items():
+        write_tiny_llama(folders[kind], more=more)
+    for kind, more in OTHERS.items():
+        random_model(**{"model_type": "llama", "num_hidden_layers": 2, **more}).save_pretrained(
+            folders[kind]
+        )
+    return folders
 
 
 @pytest.fixture(scope="module")

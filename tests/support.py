@@ -130,29 +130,28 @@ def demanding(max_requests: int = 6) -> st.SearchStrategy[Workload]:
 
 # -- tiny checkpoints ------------------------------------------------------------------------------
 
+LLAMAS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "norms": {"rms_norm_eps": 1e-2, "num_attention_heads": 8, "head_dim": 24},
+    "tied": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+             "rope_theta": None, "tie_word_embeddings": True, "head_dim": 32},
+    "all heads": {"num_key_value_heads": 4},
+    "one kv head": {"num_key_value_heads": 1},
+}  # fmt: skip
+"""Every kind of Llama that this project computes itself."""
+
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
-KINDS: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "norms": {"rms_norm_eps": 1e-2, "num_attention_heads": 8, "head_dim": 24},
-    "llama 3.1": {"rope_theta": 500.0, "rope_scaling": LLAMA3},
-    "llama 3.2": {  # as transformers 5 writes it
-        "rope_theta": None, "rope_parameters": {**LLAMA3, "rope_theta": 500.0, "factor": 32.0},
-        "tie_word_embeddings": True, "head_dim": 32,
+OTHERS: dict[str, dict[str, Any]] = {
+    "llama 3.1": {"rope_parameters": {**LLAMA3, "rope_theta": 500.0}},
+    "qwen2": {"model_type": "qwen2"},
+    "qwen3 scaled": {
+        "model_type": "qwen3", "rope_parameters": {**LLAMA3, "rope_theta": 1000.0},
     },
-    "all heads": {"num_key_value_heads": 4},
-    "one kv head": {"num_key_value_heads": 1},
-    "qwen2": {"model_type": "qwen2", "rope_theta": 1e6, "use_sliding_window": False,
-              "sliding_window": 16, "max_window_layers": 1},
-    "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_theta": 300.0,
-                   "rope_scaling": LLAMA3},
-    "mistral": {"model_type": "mistral", "sliding_window": None, "rope_theta": 1e6},
-    "qwen3": {"model_type": "qwen3", "head_dim": 32, "rope_theta": 1e6},
-    "qwen3 scaled": {"model_type": "qwen3", "rope_theta": 1000.0, "rope_scaling": LLAMA3},
 }  # fmt: skip
-"""Every kind of model that is taken; prompts are longer than the 64 positions of rope scaling."""
+"""Kinds that a library computes; prompts are longer than the 64 positions of rope scaling."""
 
 
 AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}

@@ -65,7 +65,9 @@ def tensor_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """The weights of a model by name."""
     from ..models.llama import LlamaConfig
 
-    return dict(LlamaConfig.from_json(settings, {}, where="settings").tensor_shapes())
+    config = LlamaConfig.from_json(settings)
+    assert config is not None
+    return dict(config.tensor_shapes())
 
 
 def num_parameters(settings: dict[str, Any]) -> int:

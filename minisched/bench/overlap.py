@@ -42,11 +42,12 @@ from ..engine.frontend import Frontend
 from ..loops.design import find_loop
 from ..loops.run import drive, make_engine, run_to_end, warm_up
 from ..models.base import Model
-from ..models.llama import AUTO, write_tiny_llama
+from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..trace import Trace
 from .calibrate import CalibrationLoad
 from .figures import BenchCall, BenchPart, Figure, not_measured
+from .tiny_llama import write_tiny_llama
 
 # -- What is run: requests alike that decode together, on models of two sizes ----------------------
 

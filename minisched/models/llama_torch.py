@@ -19,21 +19,24 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
 from ..devices.base import Array, Buffer, Device
-from ..devices.thread import TorchArrays
 from .base import ForwardBatch
 from .llama import (
     AUTO,
-    MATRICES,
+    EMBED,
+    LlamaConfig,
+    WeightsError,
     choose_dtype,
     equal_extents,
-    read_config,
-    read_weights,
+    find_llama,
+    read_eos_ids,
+    weight_files,
 )
 from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
@@ -177,15 +180,21 @@ def attend_group(
 
 
 class LlamaWeights(NamedTuple):
-    """``llama.Weights`` in torch's types, as its compiler reads them. Matrices may be packed."""
+    """Every weight, and what a forward takes from the configuration.
 
-    embed: Tensor
+    ``layers`` has by name a list with an entry for each layer; ``dim`` is the hidden size, ``d`` a
+    head's, ``width`` that of the MLP. There are ``attention_norm`` and ``mlp_norm`` [dim], ``qkv``
+    [(heads + 2 kv_heads) * d, dim], ``out`` [dim, heads * d], ``gate_up`` [2 * width, dim] and
+    ``down`` [dim, width]. Matrices may be packed.
+    """
+
+    embed: Tensor  # [vocab, dim]
     layers: dict[str, list[Tensor]]
-    final_norm: Tensor
-    head: Tensor
-    cos: Tensor
-    sin: Tensor
-    eps: float
+    final_norm: Tensor  # [dim]
+    head: Tensor  # [vocab, dim], a matrix
+    cos: Tensor  # [context_len, d] of the rotary embedding, for both halves of a head
+    sin: Tensor  # [context_len, d]
+    eps: float  # of the norms
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
@@ -243,10 +252,8 @@ def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x:
     w = weights.layers
     heads = w["qkv"][layer].size(0) // d - 2 * kv_heads
     h = F.rms_norm(x, [x.size(1)], w["attention_norm"][layer], eps)
-    h = linear(h, w["qkv"][layer], w["qkv_bias"][layer] if "qkv_bias" in w else None)
+    h = linear(h, w["qkv"][layer])
     qk, v = h.view(x.size(0), -1, d).split([heads + kv_heads, kv_heads], 1)
-    if "qk_norm" in w:
-        qk = F.rms_norm(qk, [d], None, eps) * w["qk_norm"][layer]
     q, k = rotate(qk, step.cos, step.sin).split([heads, kv_heads], 1)  # both in one go
     keys.index_copy_(0, step.new, k[:real])
     values.index_copy_(0, step.new, v[:real])
@@ -367,8 +374,15 @@ def window_of(length: int) -> int:
     return -(-length // BLOCK) * BLOCK
 
 
-# -- The order of weights in memory ----------------------------------------------------------------
+# -- Weights: read from the files, and in the order of the library ---------------------------------
 
+MATRICES = {  # of each layer, with the parts that become one matrix
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 PACKED_FOR = 16  # rows: packed for fewer, oneDNN's order is slow for many
 
 
@@ -383,6 +397,40 @@ def pack(weight: Tensor) -> Tensor:
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
     return packed
+
+
+def read_weights(
+    directory: Path,
+    config: LlamaConfig,
+    context_len: int,
+    dtype: torch.dtype,
+    matrix: Callable[[Tensor], Tensor],
+) -> LlamaWeights:
+    """Read every weight in ``dtype``; ``matrix`` puts [out, in] in the fastest order."""
+    raw: dict[str, Tensor] = {}
+    for file in weight_files(directory):
+        raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
+    layers: dict[str, list[Tensor]] = {name: [] for name in (*MATRICES, *NORMS)}
+    for layer in range(config.num_hidden_layers):
+        before = f"model.layers.{layer}."
+        for name, parts in MATRICES.items():
+            whole = torch.cat([raw.pop(f"{before}{part}.weight") for part in parts])
+            layers[name].append(matrix(whole))
+        for name, norm in NORMS.items():
+            layers[name].append(raw.pop(f"{before}{norm}.weight"))
+    pairs = range(0, config.head_dim, 2)
+    frequencies = [config.rope_theta ** (-at / config.head_dim) for at in pairs]
+    positions = np.arange(context_len, dtype=np.float32)  # in float32, as in transformers
+    angles = np.outer(positions, np.array(frequencies * 2, np.float32))
+    return LlamaWeights(
+        embed=raw[EMBED],
+        layers=layers,
+        final_norm=raw["model.norm.weight"],
+        head=matrix(raw[EMBED if config.tie_word_embeddings else "lm_head.weight"]),
+        cos=torch.tensor(np.cos(angles), dtype=dtype),
+        sin=torch.tensor(np.sin(angles), dtype=dtype),
+        eps=config.rms_norm_eps,
+    )
 
 
 def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
@@ -446,17 +494,19 @@ class LlamaTorch:
         packed: bool = True,
     ) -> None:
         self.directory = directory = Path(directory).absolute()
-        config = read_config(directory)
+        config = find_llama(directory)
+        if config is None:
+            raise WeightsError(
+                f"{directory} holds no plain Llama; transformers computes other models."
+            )
         longest = config.max_position_embeddings
         self.name, self.dtype = directory.name, choose_dtype(directory, dtype, DTYPES, "torch")
         self.vocab_size = config.vocab_size
         self.context_len = min(context_len or longest, longest)
-        self.eos_ids = config.eos_ids
+        self.eos_ids = read_eos_ids(directory)
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        xp, dtype_of = TorchArrays(torch.device("cpu")), DTYPES[self.dtype]
         matrix = pack if packed else Tensor.contiguous
-        weights = read_weights(directory, config, self.context_len, xp, dtype_of, load_file, matrix)
-        self.weights = LlamaWeights(*weights)
+        self.weights = read_weights(directory, config, self.context_len, DTYPES[self.dtype], matrix)
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.step = script(llama_step) if scripted else llama_step

@@ -11,7 +11,7 @@ from ..devices.registry import library, load
 from .base import Model
 from .fetch import find_model
 from .hash import HashModel
-from .llama import AUTO, is_llama
+from .llama import AUTO, find_llama
 from .promise import promise_of
 from .tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO
     wanted_by = f"model {name!r} on device {device!r}"
     directory = find_model(name.removeprefix(BY_LIBRARY))
     opened: Any
-    if device in LLAMA and not name.startswith(BY_LIBRARY) and is_llama(directory):
+    if device in LLAMA and not name.startswith(BY_LIBRARY) and find_llama(directory):
         opened = load(*LLAMA[device], wanted_by)(directory, dtype)
     else:
         opener: Any = load(*LIBRARY[device], wanted_by)

@@ -14,10 +14,8 @@ a layer keeps a recurrent state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import redirect_stderr
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
-from io import StringIO
 from itertools import chain
 from pathlib import Path
 from threading import local
@@ -34,6 +32,7 @@ from ..core import ForwardMode
 from ..devices.base import Array, Buffer, Device, reason_of
 from ..devices.thread import TorchArrays
 from .base import ForwardBatch, make_forward_batch
+from .fetch import silent_library
 from .llama import AUTO, WeightsError, choose_dtype, eos_of
 from .llama_torch import (
     AT_ONCE,
@@ -272,15 +271,18 @@ class TransformersLM:
         directory = Path(directory).absolute()
         dtype = choose_dtype(directory, dtype, DTYPES, "torch")
         try:
-            with redirect_stderr(StringIO()):  # a progress bar of the library
+            with silent_library():
                 model, info = AutoModelForCausalLM.from_pretrained(
-                    directory, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True
-                )
+                    directory, dtype=DTYPES[dtype], local_files_only=True,
+                    output_loading_info=True, ignore_mismatched_sizes=True,
+                )  # fmt: skip
         except Exception as error:  # the library raises many kinds
+            reason = reason_of(error).rstrip(".")
             raise WeightsError(
-                f"{directory} could not be loaded by transformers: {reason_of(error)}"
+                f"{directory} could not be loaded by transformers: {reason}."
             ) from error
-        for name in sorted(info["missing_keys"] | info["mismatched_keys"]):
+        misshapen = {name for name, *_ in info["mismatched_keys"]}
+        for name in sorted(info["missing_keys"] | misshapen):
             raise WeightsError(f"{directory} lacks the tensor {name} in the shape of config.json.")
         return cls(model, Tokenizer.from_directory(directory), directory.name)
 

@@ -110,7 +110,7 @@ def test_no_launch_waits_for_the_gpu(
 
     inner = CudaStream.launch
     monkeypatch.setattr(CudaStream, "launch", launch)
-    llama = kinds["qwen3 scaled"]
+    llama = kinds["llama"]
     model: Any = LlamaGraphs(llama, "float32") if is_llama else HashArrays(eos_ids=frozenset())
     device: Any = CudaDevice()
     loop = "overlap" if relay != "token_pool" else "mini_overlap"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from minisched.bench.tiny_llama import write_tiny_llama
 from minisched.checks.draw import all_designs, draw
 from minisched.checks.foreign import seen_by_torch
 from minisched.checks.judge import judge
@@ -31,7 +32,6 @@ from minisched.engine.frontend import Frontend
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop, run_to_end
 from minisched.models.base import Model
-from minisched.models.llama import write_tiny_llama
 from minisched.models.llama_graphs import CudaGraphRunner, LlamaGraphs
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.registry import open_model

@@ -45,7 +45,8 @@ from minisched.models.mlx_lm import MlxLm
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from tests.support import (
-    KINDS,
+    LLAMAS,
+    OTHERS,
     SOME_LOOP_OPTIONS,
     Workload,
     every,
@@ -59,9 +60,11 @@ from tests.support import (
 DEVICES = ("thread", "mlx")
 ON_BOTH = pytest.mark.parametrize("device", DEVICES)
 CONTEXT = 448  # several blocks of attention
-THREE = ("llama", "qwen2", "qwen3 scaled")  # between them, everything that a kind can add
-FEW_KINDS: list[Any] = [kind if kind in THREE else pytest.param(kind, marks=pytest.mark.thorough)
-                        for kind in KINDS]  # fmt: skip
+FEW = [("thread", "llama"), ("thread", "tied"), ("mlx", "llama"), ("mlx", "qwen3 scaled")]
+MORE = [*(("thread", kind) for kind in LLAMAS), *(("mlx", kind) for kind in (*LLAMAS, *OTHERS))]
+EXACT: list[Any] = [
+    pair if pair in FEW else pytest.param(*pair, marks=pytest.mark.thorough) for pair in MORE
+]
 CONFIG = SchedulerConfig(chunked_prefill_size=64, page_size=4, context_len=CONTEXT)
 
 
@@ -198,8 +201,7 @@ def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]
     return data.draw(st.sampled_from(loops))
 
 
-@ON_BOTH
-@pytest.mark.parametrize("kind", FEW_KINDS)
+@pytest.mark.parametrize(("device", "kind"), EXACT)
 @given(data=st.data())
 @settings(max_examples=many(3, 9))
 def test_a_llama_is_exact_to_the_bit(
@@ -251,7 +253,7 @@ def test_log_probabilities_are_the_same_bits(
 # -- beside other libraries ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", every(3, KINDS))
+@pytest.mark.parametrize("kind", every(3, (*LLAMAS, *OTHERS)))
 def test_both_libraries_say_the_same_in_float32(kind: str, kinds: dict[str, Path]) -> None:
     one, two = (said(kinds[kind], device, "float32").outputs for device in DEVICES)
     assert one == two
@@ -259,13 +261,13 @@ def test_both_libraries_say_the_same_in_float32(kind: str, kinds: dict[str, Path
 
 
 @pytest.mark.parametrize("kind", [
-    "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in [*KINDS][1:])
+    "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in [*LLAMAS][1:])
 ])  # fmt: skip
 def test_torch_computes_what_transformers_computes(kind: str, kinds: dict[str, Path]) -> None:
     from transformers import AutoModelForCausalLM  # which takes seconds
 
     theirs: Any = AutoModelForCausalLM.from_pretrained(kinds[kind], dtype=torch.float32)
-    assert type(theirs).__name__.lower().startswith(KINDS[kind].get("model_type", "llama"))
+    assert type(theirs).__name__ == "LlamaForCausalLM"
     truth = {
         req.rid: theirs.generate(
             torch.tensor([req.prompt]), attention_mask=torch.ones(1, len(req.prompt)).long(),

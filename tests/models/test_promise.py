@@ -92,7 +92,7 @@ def test_a_measurement_is_kept_until_the_checkpoint_changes(home: Path, tiny_lla
 
 
 def test_a_short_context_has_a_promise(tmp_path: Path) -> None:
-    from minisched.models.llama import write_tiny_llama
+    from minisched.bench.tiny_llama import write_tiny_llama
 
     model = LlamaTorch(write_tiny_llama(tmp_path, context=8))
     assert promise_of(model, "thread") == Promise(0.0, promise_of(model, "thread").rows, 0)
@@ -190,6 +190,6 @@ def test_layers_with_another_state_are_refused() -> None:
         time_step_rank="auto",
     )  # fmt: skip
     with pytest.raises(
-        Refused, match=r"^mamba2 can't run here: a layer keeps a \w+, and only keys"
+        Refused, match=r"^mamba2 can't run here: a layer keeps mlx-lm's \w+, and only keys"
     ):
         ms.run(some(), device="mlx", model=(Model(args), None))

@@ -69,24 +69,29 @@ RELEASED: dict[str, dict[str, Any]] = {  # of released checkpoints' config.json;
     "mellum": dict(num_experts=8), "solar_open": dict(partial_rotary_factor=1.0),
     "gpt_neox": dict(rotary_emb_base=10_000, rotary_pct=0.25),
 }  # fmt: skip
+SEED = 1  # with it every architecture chooses many tokens
 DEVICES = {"transformers": "thread", "mlx-lm": "mlx"}
 
 
-def random_model(kind: str, **more: Any) -> Any:
+def random_model(model_type: str, **more: Any) -> Any:
     """A model with wide logits and sharp attention; without either, texts soon repeat."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)  # of what is no matrix and not constant
     options = {name: value for name, value in (BASE | more).items() if value is not ...}
-    config = AutoConfig.for_model(kind, **options)
+    config = AutoConfig.for_model(model_type, **options)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(SEED)
     for name, values in model.named_parameters():
         if values.dim() >= 2:
             is_sharp = any(part in name for part in ("q_proj", "k_proj", "c_attn"))
             scale = 3.0 if "lm_head" in name or "embed_out" in name else 1.0 + is_sharp
             std = scale * values.shape[-1] ** -0.5
             values.data = torch.randn(values.shape, generator=draw) * std
+        else:  # norms and biases differ from each other
+            scale = 2.0 if "q_norm" in name or "k_norm" in name else 1.0
+            noise = 0.2 * torch.randn(values.shape, generator=draw)
+            values.data = (values.data + noise) * scale
     return model
 
 

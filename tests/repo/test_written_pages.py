@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pytest import MonkeyPatch
 
+from minisched.bench.tiny_llama import write_tiny_llama
 from minisched.checks.causes import lost_ns, waits
 from minisched.checks.overlap import device_busy, host_busy, intersection, length, measure, union
 from minisched.checks.profiled import is_step
@@ -29,7 +30,6 @@ from minisched.export.units import ms
 from minisched.loops.design import LOOPS, find_loop
 from minisched.loops.pd import Link
 from minisched.loops.run import run_loop
-from minisched.models.llama import write_tiny_llama
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 from minisched.trace.events import is_host

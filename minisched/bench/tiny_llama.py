@@ -1,0 +1,85 @@
+"""A tiny random Llama, for benchmarks and tests of real forwards without a download."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..models.llama import LlamaConfig, WeightsError
+
+# Wide logits and sharp attention: without either, sequences soon repeat.
+SCALE = {"lm_head": 3.0, "q_proj": 2.0, "k_proj": 2.0}
+FIXED: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "dtype": "float32",
+}
+
+
+def write_tiny_llama(
+    directory: Path,
+    seed: int = 0,
+    vocab: int = 512,
+    hidden: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    intermediate: int = 128,
+    context: int = 512,
+    eos_id: int = 0,
+    more: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write config.json and model.safetensors (float32), and return the directory.
+
+    The numbers depend on ``seed`` alone, and are of a normal distribution: a matrix [out, in] has
+    the standard deviation 1 / sqrt(in), times its part's entry in ``SCALE``. The head is not tied
+    to the embeddings: with random weights that makes every sequence repeat one token. ``more``
+    replaces entries of config.json. With it norms are random, so that they differ from each other.
+
+    Raises:
+        WeightsError: sizes do not fit together.
+        ValueError: ``intermediate`` is no multiple of 32, without which torch's SiLU on the CPU is
+            not batch-invariant.
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    if intermediate % 32:
+        raise ValueError(f"intermediate is {intermediate}, not a multiple of 32.")
+    settings = {
+        **FIXED,
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": hidden // heads,
+        "intermediate_size": intermediate,
+        "max_position_embeddings": context,
+        "eos_token_id": eos_id,
+        **(more or {}),
+    }
+    config = LlamaConfig.from_json(settings)
+    if config is None:
+        raise WeightsError(f"{directory}: these sizes or settings are not those of a Llama.")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    random, norms = np.random.default_rng(seed), 0.3 if more else 0.0
+    tensors: dict[str, Any] = {}
+    for name, shape in config.tensor_shapes():
+        scale = np.float32(SCALE.get(name.split(".")[-2], 1.0))
+        is_norm = name.endswith("norm.weight")
+        if is_norm and not norms:
+            tensors[name] = np.full(shape, scale)
+            continue
+        std = norms if is_norm else 1 / np.sqrt(shape[-1])
+        drawn = random.standard_normal(shape, np.float32) * np.float32(std)
+        tensors[name] = (drawn + np.float32(is_norm)) * scale
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
