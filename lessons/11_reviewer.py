@@ -69,6 +69,26 @@ learn.touches(unknown, "pinned")
 # then, this one included. Act i happens before act j if j's clock knows as many acts of i's lane as
 # i's own clock does: `clocks[i][lane] <= clocks[j].get(lane, 0)`.
 #
+# **An example.** Eight acts of one step. The host launches a forward pass (op 1) and the copy of its token
+# (op 2). The copy stream waits for the forward pass, and the host waits for the copy. *Learns from* is the
+# act of another lane that an act learns from.
+
+# %%
+learn.clocks_of_example()
+
+# %% [markdown]
+# The same as a picture: a box has the three numbers, and an arrow leads to each act that learns.
+
+# %%
+learn.picture_of_example()
+
+# %% [markdown]
+# Act 4 takes the larger number for each lane: `1 2 0` from act 3, and nothing from its own lane, which
+# has done nothing yet. Then it counts itself: `1 2 1`. Act 5 learns from act 1 that the host has launched
+# twice: `2 2 2`. Does act 1 happen before act 3? Act 1 is the host's second act, and act 3 knows of one:
+# **no**, although it came first this time. Does act 0 happen before act 3? Act 3 knows of one act of the
+# host: yes.
+#
 # ## Exercise 1: write it · hard
 #
 # `program` is a list of `(lane, kind, what)`, in an order that happened. Of kind `launch`, `begin`,

@@ -18,7 +18,13 @@ Only the standard library is needed, and IPython nowhere: what a cell shows has 
 from ..export.notebook import Table
 from ..export.notebook import excerpt as show
 from .exercises.l02_future_map import inputs_sent
-from .exercises.l11_reviewer import acts, touches, trace_of_bug
+from .exercises.l11_reviewer import (
+    acts,
+    clocks_of_example,
+    picture_of_example,
+    touches,
+    trace_of_bug,
+)
 from .exercises.l12_your_engine import device_ops, host_calls, profile, profile_path
 from .grade import check
 from .keep import hint
@@ -28,10 +34,12 @@ __all__ = [
     "Table",
     "acts",
     "check",
+    "clocks_of_example",
     "device_ops",
     "hint",
     "host_calls",
     "inputs_sent",
+    "picture_of_example",
     "profile",
     "profile_path",
     "show",

@@ -184,3 +184,13 @@ def test_lesson_12_its_profiles_say_what_was_read_in_the_originals() -> None:
         for name in PROFILES
     }
     assert round(blocked["sglang_decode"]) == 463 and round(blocked["vllm_decode"], 3) == 0.002
+
+
+def test_lesson_11_the_clocks_of_its_example() -> None:
+    table, text = learn.clocks_of_example(), read("11_reviewer")
+    clocks = [" ".join(row[-3:]) for row in table.rows]
+    assert (clocks[3], clocks[4], clocks[5]) == ("1 2 0", "1 2 1", "2 2 2")
+    assert all(f"`{clocks[at]}`" in text for at in (3, 4, 5))
+    assert int(clocks[1].split()[0]) > int(clocks[3].split()[0]) >= int(clocks[0].split()[0])
+    svg = learn.picture_of_example().svg
+    assert all(f">{clock}<" in svg for clock in clocks)

@@ -10,7 +10,7 @@ from typing import Any
 from ...checks.draw import draw, read_design
 from ...checks.history import PlayedOrder, many, order_of
 from ...checks.judge import judge
-from ...export.notebook import Table
+from ...export.notebook import NotebookPicture, Table
 from ...museum import find
 from ...trace import Act, Edge, Trace
 from ...trace.cells import spans_of
@@ -85,6 +85,49 @@ def touches(trace: Trace, memory: str) -> Table:
         if done.act.resource == memory and (during := by_id.get(done.act.op)) and during.step
     ]
     return Table(("act", "lane", "in", "does", f"{memory} cells"), tuple(rows))
+
+
+EXAMPLE: tuple[Step, ...] = (
+    ("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1), ("forward", "end", 1),
+    ("copy", "wait", 1), ("copy", "begin", 2), ("copy", "end", 2), ("host", "wait", 2),
+)  # fmt: skip
+"""A forward pass, and the copy of its token, which waits for it: one step of lesson 1."""
+EXAMPLE_LANES = ("host", "forward", "copy")
+
+
+def clocks_of_example() -> Table:
+    """Return the acts of the example with their vector clocks, and the act from which each learns.
+
+    A clock is that of the act before it on its lane, merged with that other one, plus one.
+    """
+    rows, clocks = [], clocks_of(list(EXAMPLE))
+    for at, ((lane, kind, op), clock) in enumerate(zip(EXAMPLE, clocks, strict=True)):
+        giver = _giver(at)
+        counts = [str(clock.get(name, 0)) for name in EXAMPLE_LANES]
+        rows.append((str(at), lane, f"{kind} {op}", "" if giver is None else str(giver), *counts))
+    return Table(("act", "lane", "does", "learns from", *EXAMPLE_LANES), tuple(rows))
+
+
+def picture_of_example() -> NotebookPicture:
+    """Return the acts of the example by lane, with an arrow from each act to one that learns of it.
+
+    A box has its clock: the acts of the host, the forward stream and the copy stream.
+    """
+    clocks, some, edges = clocks_of(list(EXAMPLE)), list[Box](), list[Edge]()
+    for at, ((lane, _, _), clock) in enumerate(zip(EXAMPLE, clocks, strict=True)):
+        counts = " ".join(str(clock.get(name, 0)) for name in EXAMPLE_LANES)
+        some.append((lane, counts, 10.0 * at, 10.0 * at + 10, 0))
+        if (giver := _giver(at)) is not None:
+            edges.append(Edge(giver + 1, at + 1, "launch"))
+    title = "An act knows so many acts of the host, of forward and of copy, itself included"
+    return NotebookPicture(boxes(title, *some, edges=edges))
+
+
+def _giver(at: int) -> int | None:
+    """Return the act of another lane from which an act of the example learns."""
+    _, kind, op = EXAMPLE[at]
+    needed = {"begin": "launch", "wait": "end"}.get(kind)
+    return next((i for i in range(at) if EXAMPLE[i][1:] == (needed, op)), None)
 
 
 # -- Programs, and what comes before what in them --------------------------------------------------
