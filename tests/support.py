@@ -181,7 +181,7 @@ def drawn_run(
     model = judge.hash_model("sim", workload)
     case = replace(case, cost=cost or case.cost)
     engines = judge.run(case, workload, device, model, patch, lambda engine: None)
-    return device.recorder.trace(case.loop, "sim", "hash", "virtual"), engines
+    return Trace.of(device.recorder, case.loop, "sim", "hash", "virtual"), engines
 
 
 LoopOptions = tuple[str, str, dict[str, Any]]  # loop, relay, what the loop is called with
@@ -325,7 +325,7 @@ class TimedRun:
 
     @property
     def trace(self) -> Trace:
-        return self.device.recorder.trace("", "sim", "hash", "virtual")
+        return Trace.of(self.device.recorder, "", "sim", "hash", "virtual")
 
 
 def timed_workloads() -> st.SearchStrategy[Workload]:

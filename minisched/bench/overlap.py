@@ -108,7 +108,7 @@ class Arm:
         drive(self.turns, self.engine)
         device = self.engine.device
         device.close()
-        return device.recorder.trace(self.loop, device.name, "", device.clock)
+        return Trace.of(device.recorder, self.loop, device.name, "", device.clock)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ..core.sampling import is_text
 from ..engine.engine import Engine
 from ..memory import BlockPool
 from ..memory.block_pool import Block
-from ..trace.events import Value
+from ..record import Value
 from .judge import Verdict
 from .step_fault import CONDITIONS
 

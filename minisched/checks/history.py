@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import NamedTuple, TypeVar
 
+from ..record import to_text
 from ..trace import Act, Mark, Slice, Trace
-from ..trace.cells import Span, spans_of
+from ..trace.cells import Span, span_text, spans_of
 from ..trace.events import is_host, lane_words
-from ..trace.recorder import span_text, to_text
 from ..trace.sides import PAIR, one_side, sides
 
 T = TypeVar("T")

@@ -170,7 +170,9 @@ class Witnesses:
         for fault in self.failing:
             for rid in fault.touched:
                 self.workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
-        self.trace = device.recorder.trace(case.loop, device.name, self.model.name, device.clock)
+        self.trace = Trace.of(
+            device.recorder, case.loop, device.name, self.model.name, device.clock
+        )
 
     def laws(self) -> Laws:
         """Yield each law with its violations, those of the clients first.

@@ -21,12 +21,13 @@ from ..engine.engine import Engine
 from ..engine.frontend import AbortReq, Message
 from ..engine.metrics import RequestMetrics
 from ..loops.vllm_pp import PipelineWorker
+from ..record import Value, to_text
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import PrefillScheduler
 from ..trace import Trace
 from ..trace.cells import spans_of
-from ..trace.events import Value, is_host
-from ..trace.recorder import named, to_text
+from ..trace.events import is_host
+from ..trace.recorder import named
 from .case import Workload
 from .history import Words, many
 from .oracle import Alone, alone, tokens_alone
@@ -525,8 +526,8 @@ class Touched:
 
     def _note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
         """Record an access of an op, of a call on a host thread, or of the host."""
-        op, program = memory.device.running, memory.device.recorder.program
-        who = op.slice_id if op else 0 if program.lane == "host" else program.op
+        op, (lane, call) = memory.device.running, memory.device.recorder.here()
+        who = op.slice_id if op else 0 if lane == "host" else call
         self.accesses.append((who, memory, cells, is_write))
 
     def check(self, trace: Trace, finished: bool = True) -> Iterator[str]:

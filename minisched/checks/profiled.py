@@ -17,8 +17,8 @@ from pathlib import Path
 from sys import intern
 from typing import NamedTuple
 
+from ..record import Value
 from ..trace import Edge, Slice, Trace
-from ..trace.events import Value
 from .answers import Recorded
 from .causes import WORK
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from ..trace import Program, Recorder, Touch
+from ..trace import Recorder, Touch
 
 Array = Any  # Vector on sim, torch.Tensor on thread and cuda, mlx.core.array on mlx
 Buffer = Any  # fixed size, indexed by int, slice or Array; read and written in place
@@ -44,18 +44,18 @@ class Event:
 
     name: str = ""
     slice_id: int
-    program: Program
+    recorder: Recorder
 
     def query(self) -> bool:
         """Return whether the op has ended, or the signal is set."""
         if has_ended := self._has_ended():
-            self.program.wait(self.slice_id)
+            self.recorder.wait(self.slice_id)
         return has_ended
 
     def synchronize(self) -> Any:
         """Block the host, or a thread of it, until then."""
         self._wait()
-        self.program.wait(self.slice_id)
+        self.recorder.wait(self.slice_id)
 
     def _has_ended(self) -> bool:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..trace import Program, Recorder, Touch
+from ..trace import Recorder, Touch
 from .base import NO_LABEL, Event, Label, Op, value_of, without_frames
 from .thread import TorchDevice
 
@@ -27,9 +27,9 @@ IDLE: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list) 
 class CudaOp(Op):
     """The work that a function queued on a stream, between two timed events."""
 
-    def __init__(self, slice_id: int, program: Program) -> None:
+    def __init__(self, slice_id: int, recorder: Recorder) -> None:
         self.slice_id = slice_id
-        self.program = program
+        self.recorder = recorder
         self.named: tuple[Any, ...] = ()
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
@@ -112,8 +112,6 @@ class Timing(NamedTuple):
     """The parts of a slice, recorded once the GPU has passed ``end``; it holds no tensor."""
 
     lane: str
-    name: str
-    label: Label
     slice_id: int
     start: torch.cuda.Event
     end: torch.cuda.Event
@@ -139,19 +137,22 @@ class CudaStream:
     ) -> CudaOp:
         """Queue ``fn``'s kernels after the stream's work, and after all inputs shipped."""
         recorder = self.device.recorder
-        op, zero = CudaOp(recorder.new_id(), recorder.program), self.device.gpu_clock.zero
-        recorder.program.launch(self.name, op.slice_id, args, touches)
+        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        slice_id = recorder.launch(
+            name, lane=self.name, touches=touches, uses=sources, **vars(label)
+        )
+        op, zero = CudaOp(slice_id, recorder), self.device.gpu_clock.zero
         self.stream.wait_stream(torch.cuda.current_stream())  # the stream that ships the inputs
         with torch.cuda.stream(self.stream), torch.inference_mode():
             op.run(fn, args)
-        timing = Timing(self.name, name, label, op.slice_id, op.start, op.end, zero)
+        timing = Timing(self.name, op.slice_id, op.start, op.end, zero)
         self.device.timings.append(timing)
         return op
 
     def wait(self, op: Event) -> None:
         """Start later launches only after the GPU has passed ``op``."""
         assert isinstance(op, CudaOp)
-        self.device.recorder.program.wait(op.slice_id, self.name)
+        self.device.recorder.wait(op.slice_id, self.name)
         self.stream.wait_event(op.end)
 
 
@@ -227,4 +228,4 @@ class CudaDevice(TorchDevice):
         )
         start = max(start, self.ends.get(timing.lane, start))
         self.ends[timing.lane] = end = max(start, end)
-        self.record(timing.lane, timing.name, start, end, timing.label, timing.slice_id)
+        self.recorder.ended(timing.slice_id, start, end)

@@ -27,7 +27,15 @@ import mlx.core as mx
 
 from ..trace import Recorder, Touch
 from . import wall_clock as switch_interval
-from .base import NO_LABEL, WRONG_TOKEN, Event, Label, Op, value_of, without_frames
+from .base import (
+    NO_LABEL,
+    WRONG_TOKEN,
+    Event,
+    Label,
+    Op,
+    value_of,
+    without_frames,
+)  # fmt: skip
 from .mlx_arrays import INTEGER, MlxArrays
 from .wall_clock import WallClock
 
@@ -63,15 +71,13 @@ class MlxOp(Op):
 
     device: MlxDevice
     lane: str
-    label: Label
     slice_id: int
     after: MlxOp | None  # of another lane, for the trace
-    name: str = ""
     end: int = 0
     done: Future[None] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
-        self.program = self.device.recorder.program
+        self.recorder = self.device.recorder
 
     def build(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Build the graph, or keep the error of ``fn`` or of an op that it uses."""
@@ -111,9 +117,11 @@ class MlxStream:
         touches: Sequence[Touch] = (),
     ) -> MlxOp:
         """Run ``fn`` on the host now, which builds a part of the graph; the op keeps its error."""
-        slice_id = self.device.recorder.new_id()
-        op = MlxOp(self.device, self.name, label, slice_id, self.after, name)
-        self.device.recorder.program.launch(self.name, op.slice_id, args, touches)
+        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        slice_id = self.device.recorder.launch(
+            name, lane=self.name, touches=touches, uses=sources, **vars(label)
+        )
+        op = MlxOp(self.device, self.name, slice_id, self.after)
         with self.device.streams.using(self.compute):
             op.build(fn, args)
         self.device.launched.append(op)
@@ -121,7 +129,7 @@ class MlxStream:
 
     def wait(self, op: Event) -> None:
         """Record the wait; an op that uses ``op``'s arrays waits for them in the graph."""
-        self.device.recorder.program.wait(op.slice_id, self.name)
+        self.device.recorder.wait(op.slice_id, self.name)
         self.after = op if isinstance(op, MlxOp) else None
 
 
@@ -203,7 +211,7 @@ class MlxDevice(WallClock):
                         began, op.after.end if op.after else 0, self._lane_ends.get(op.lane, 0)
                     )
                     self._lane_ends[op.lane] = op.end
-                    self.record(op.lane, op.name, start, op.end, op.label, op.slice_id)
+                    self.recorder.ended(op.slice_id, start, op.end)
             except Exception as error:
                 op.error = error
             op.done.set_result(None)

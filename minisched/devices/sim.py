@@ -23,7 +23,7 @@ from functools import partial
 from operator import add
 from typing import Any
 
-from ..trace import Recorder, Touch
+from ..trace import Recorder, Slice, Touch
 from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, OrNone, Signal
 from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
@@ -122,7 +122,7 @@ class SimDevice(Device):
         start, slice_id = self.time, self.recorder.new_id()
         self.work(cost)
         self.record("host", phase, start, label, slice_id)
-        self.recorder.program.enter("host", slice_id)
+        self.recorder.enter("host", slice_id)
         yield slice_id
         if behind := self.pace.after.get(phase, 0):
             self.work(behind)
@@ -137,7 +137,7 @@ class SimDevice(Device):
 
     def signal(self, name: str) -> SimSignal:
         """Return a new signal."""
-        return SimSignal(self, name)
+        return SimSignal(self, name, self.recorder.new_id())
 
     def memory(self, name: str, size: int) -> SimMemory:
         """Return device memory; writes appear when the writing op ends."""
@@ -163,9 +163,7 @@ class SimDevice(Device):
 
     def record(self, lane: str, name: str, start: int, label: Label, slice_id: int) -> None:
         """Record a slice that ends now."""
-        self.recorder.ran(
-            slice_id, lane, name, start, self.time, label.step, label.mode, label.rids
-        )
+        self.recorder.slice(Slice(slice_id, lane, name, start, self.time, **vars(label)))
 
 
 # -- Ops on streams, and other events --------------------------------------------------------------
@@ -174,10 +172,9 @@ class SimDevice(Device):
 class SimEvent(Event):
     """An event at one moment; every waiter continues at that moment."""
 
-    def __init__(self, device: SimDevice, name: str) -> None:
-        self.device, self.name = device, name
-        self.program = device.recorder.program
-        self.slice_id = device.recorder.new_id()
+    def __init__(self, device: SimDevice, name: str, slice_id: int) -> None:
+        self.device, self.name, self.slice_id = device, name, slice_id
+        self.recorder = device.recorder
         self.done = False
         self.when_done: list[Action] = []
 
@@ -200,7 +197,7 @@ class SimSignal(SimEvent, Signal):
     def set(self) -> None:
         """Set it; further calls do nothing."""
         if not self.done:
-            self.program.say(self.slice_id)
+            self.recorder.say(self.slice_id)
             self.happen()
 
 
@@ -211,20 +208,20 @@ class SimOp(SimEvent, Op):
         self,
         device: SimDevice,
         name: str,
+        slice_id: int,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         cost: int,
-        label: Label,
     ) -> None:
-        super().__init__(device, name)
-        self.fn, self.args, self.cost, self.label = fn, args, cost, label
+        super().__init__(device, name, slice_id)
+        self.fn, self.args, self.cost = fn, args, cost
         self.start = 0
         self.writes: dict[SimMemory, dict[int, int]] = {}
 
     def synchronize(self) -> Any:
         """Advance the clock until it has ended; return its value, or raise its error."""
         self._wait()
-        self.program.wait(self.slice_id)
+        self.recorder.wait(self.slice_id)
         if self.error is not None:
             raise self.error
         return self.value
@@ -264,11 +261,12 @@ class SimStream:
         touches: Sequence[Touch] = (),
     ) -> SimOp:
         """Queue an op that takes ``cost`` nanoseconds."""
-        op = SimOp(self.device, name, fn, args, cost, label)
-        if self.is_thread:
-            op.program.call(op.slice_id)
-        else:
-            op.program.launch(self.name, op.slice_id, args, touches)
+        given = None if self.is_thread else touches  # a thread's call records its own acts
+        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        slice_id = self.device.recorder.launch(
+            name, lane=self.name, touches=given, uses=sources, **vars(label)
+        )
+        op = SimOp(self.device, name, slice_id, fn, args, cost)
         self.queue.append(("run", op))
         self.advance()
         return op
@@ -276,7 +274,7 @@ class SimStream:
     def wait(self, op: Event) -> None:
         """Start later launches only after ``op`` has ended."""
         if not self.is_thread:
-            op.program.wait(op.slice_id, self.name)
+            op.recorder.wait(op.slice_id, self.name)
         self.queue.append(("wait", op))
         self.advance()
 
@@ -293,7 +291,7 @@ class SimStream:
                 ready = self.device.time + self.device.pace.start.get(op.name, 0)
                 self.device.at(ready, partial(self._start, op), START)
             elif self.is_thread:
-                op.program.wait(op.slice_id, self.name)
+                op.recorder.wait(op.slice_id, self.name)
 
     def _start(self, op: SimOp) -> None:
         op.start = self.device.time
@@ -305,12 +303,12 @@ class SimStream:
 
     def _finish(self, op: SimOp) -> None:
         if self.is_thread:
-            with op.program.inside(self.name, op.slice_id):
+            with self.device.recorder.run(op.slice_id, op.start):
                 op.run()
         for memory, writes in op.writes.items():
             memory.apply(writes, op.slice_id)
         self.is_busy = False
-        self.device.record(self.name, op.name, op.start, op.label, op.slice_id)
+        self.device.recorder.ended(op.slice_id, op.start, self.device.time)
         op.happen()
         self.advance()
 

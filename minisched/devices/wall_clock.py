@@ -18,8 +18,17 @@ from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import Any
 
-from ..trace import Program, Recorder, Touch
-from .base import NO_LABEL, Device, Event, Label, Op, Signal, value_of, without_frames
+from ..trace import Recorder, Touch
+from .base import (
+    NO_LABEL,
+    Device,
+    Event,
+    Label,
+    Op,
+    Signal,
+    value_of,
+    without_frames,
+)  # fmt: skip
 
 
 class WallClock(Device):
@@ -43,13 +52,10 @@ class WallClock(Device):
     @contextmanager
     def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
         """Record the body as a slice; ``cost`` nanoseconds of pure-Python work come first."""
-        start, slice_id = self.now(), self.recorder.new_id()
-        self.recorder.program.enter("host", slice_id)
-        try:
+        self.recorder.enter("host")
+        with self.recorder.host(phase, **vars(label)) as slice_id:
             spend(cost)
             yield slice_id
-        finally:
-            self.record("host", phase, start, self.now(), label, slice_id)
 
     def idle_until(self, time_ns: int) -> None:
         """Sleep until ``time_ns``."""
@@ -72,7 +78,7 @@ class WallClock(Device):
         ``query`` would record that this thread comes after the thread that set them.
         """
         self._signals = [signal for signal in self._signals if not signal.done.is_set()]
-        self._signals.append(ThreadSignal(name, self.recorder.program))
+        self._signals.append(ThreadSignal(name, self.recorder))
         return self._signals[-1]
 
     def close_threads(self) -> None:
@@ -82,12 +88,6 @@ class WallClock(Device):
             signal.set()
         for thread in self._threads.values():
             thread.close()
-
-    def record(
-        self, lane: str, name: str, start: int, end: int, label: Label, slice_id: int
-    ) -> None:
-        """Record a slice."""
-        self.recorder.ran(slice_id, lane, name, start, end, label.step, label.mode, label.rids)
 
 
 # -- Threads: their queues, and the events that they wait for --------------------------------------
@@ -108,14 +108,14 @@ class ThreadEvent(Event):
 class ThreadSignal(ThreadEvent, Signal):
     """A signal that one thread sets and others wait for."""
 
-    def __init__(self, name: str, program: Program) -> None:
-        self.name, self.program, self.slice_id = name, program, program.new_id()
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name, self.recorder, self.slice_id = name, recorder, recorder.new_id()
         self.done = threading.Event()
 
     def set(self) -> None:
         """Set it; further calls do nothing."""
         if not self.done.is_set():
-            self.program.say(self.slice_id)
+            self.recorder.say(self.slice_id)
         self.done.set()
 
 
@@ -126,9 +126,8 @@ class ThreadOp(ThreadEvent, Op):
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     cost: int
-    label: Label
     slice_id: int
-    program: Program
+    recorder: Recorder
     name: str = ""
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -187,19 +186,18 @@ class ThreadLane:
         """
         if self.device.is_closed:
             raise RuntimeError(f"{name} can't be launched: the device is closed")
-        recorder, cost = self.device.recorder, 0 if self.is_stream else cost
-        op = ThreadOp(fn, args, cost, label, recorder.new_id(), recorder.program, name)
-        if self.is_stream:
-            recorder.program.launch(self.name, op.slice_id, args, touches)
-        else:
-            recorder.program.call(op.slice_id)  # the call records its own acts
+        recorder = self.device.recorder
+        given = touches if self.is_stream else None  # a call records its own acts
+        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        slice_id = recorder.launch(name, lane=self.name, touches=given, uses=sources, **vars(label))
+        op = ThreadOp(fn, args, 0 if self.is_stream else cost, slice_id, recorder, name)
         self.queue.put(("run", op))
         return op
 
     def wait(self, op: Event) -> None:
         """Start later ops only after ``op`` has ended or is set."""
         if self.is_stream:
-            self.device.recorder.program.wait(op.slice_id, self.name)
+            self.device.recorder.wait(op.slice_id, self.name)
         self.queue.put(("wait", op))
 
     def close(self) -> None:
@@ -209,7 +207,7 @@ class ThreadLane:
 
     def _work(self) -> None:
         """Run the queue, on the thread, until an entry ends it."""
-        self.device.recorder.program.enter("" if self.is_stream else self.name)
+        self.device.recorder.enter("" if self.is_stream else self.name)
         with self.inside():
             while (item := self.queue.get())[0] != "end":
                 if item[0] == "run":
@@ -219,14 +217,11 @@ class ThreadLane:
                         item[1].synchronize()
 
     def _run(self, op: ThreadOp) -> None:
-        device, start = self.device, self.device.now()
         try:
-            if device.is_closed:
+            if self.device.is_closed:
                 raise RuntimeError(f"{op.name} was dropped: the device was closed")
-            inside = device.recorder.program.inside
-            with nullcontext() if self.is_stream else inside(self.name, op.slice_id):
+            with op.recorder.run(op.slice_id):
                 op.run()
-            device.record(self.name, op.name, start, device.now(), op.label, op.slice_id)
         except BaseException as error:
             op.error, op.args = error, ()
         op.done.set()

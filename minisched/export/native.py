@@ -25,15 +25,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from .. import record
 from ..checks.answers import Recorded
 from ..checks.foreign import OWN_STEPS, read_foreign
+from ..record import FORMAT, VERSION
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_forward
 from ..trace.files import UNPACKED_MIB, Hear, read_text, unheard, unpacked, write_whole
 from ..trace.marks import BadMark, check_events
 
-FORMAT, VERSION = "minisched trace", 1
 CLOCKS = ("virtual", "wall")
 EDGES = ("launch", "copy", "result", "token", "upload", "recv", "transfer")
 HEADER = ("loop", "device", "model", "clock")
@@ -70,19 +71,9 @@ class NotATrace(ValueError):
 
 def to_json(trace: Trace) -> str:
     """Return a trace as text, ending in a newline."""
-    parts = [f'"format": {json.dumps(FORMAT)}, "version": {VERSION}']
     names = [*HEADER, *["dtype"] * bool(trace.dtype), *["apart"] * (trace.apart is not None)]
-    parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in names))
-    for name in EVENTS if trace.program else [name for name in EVENTS if name != "program"]:
-        events = ",".join("\n" + line_of(event) for event in getattr(trace, name))
-        parts.append(f'"{name}": [{events}\n]')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def line_of(event: Any) -> str:
-    """Return an event as one line, without the fields that are at their default."""
-    values = ((name, needed, getattr(event, name)) for name, needed, _ in COLUMNS[type(event)])
-    return json.dumps({name: value for name, needed, value in values if value or needed})
+    header = {name: getattr(trace, name) for name in names}
+    return record.to_json(header, {name: getattr(trace, name) for name in EVENTS})
 
 
 def write(trace: Trace, path: Path) -> None:

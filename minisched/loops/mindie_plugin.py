@@ -216,7 +216,7 @@ class PluginManager:
                     rows = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
                     step.edges.fill(rows, last.step.copy_done)
             step.flat = advance_positions(step.flat, masks)
-            self.device.recorder.program.touch("write", INPUTS, [batch.step])
+            self.device.recorder.touch("write", INPUTS, [batch.step])
             try:
                 self.engine.worker.ship(step)
             except Exception as error:

@@ -72,7 +72,7 @@ class UploadWorker(Worker[UploadStep]):
             step.upload = self.queue(
                 step, "upload", self.upload, prompts.cells, prompts.tokens,
                 on=self.upload_stream, cost=self.cost.copy,
-                touches=prompts.touches if self.touches.program.is_on else (),
+                touches=prompts.touches if self.touches.recorder.is_on else (),
             )  # fmt: skip
             self.forward_stream.wait(step.upload)
             if step.touches.read:  # the memory of the upload is released when the copy is read

@@ -37,6 +37,7 @@ from ..memory import self_check
 from ..models.base import slots_of
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
+from ..trace.recorder import SideRecorder
 from ..worker import Step
 from ..worker.recording import KV
 from .design import Turns, design, line_of
@@ -127,7 +128,7 @@ class Mailbox:
         messages = []
         while self._heap and self._heap[0][0] <= reader.now():
             messages.append(heapq.heappop(self._heap)[2])
-            reader.recorder.program.wait(messages[-1].after)
+            reader.recorder.wait(messages[-1].after)
         return messages
 
     @property
@@ -214,9 +215,9 @@ class SideEngine(Engine):
 
     def say(self, message: RoomMessage) -> None:
         """Send a message to the other side."""
-        program = self.device.recorder.program
-        message.after = program.new_id()
-        program.say(message.after)
+        recorder = self.device.recorder
+        message.after = recorder.new_id()
+        recorder.say(message.after)
         self.other.post(self.device.now() + self.link.latency, message)
 
     def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
@@ -401,9 +402,9 @@ class PrefillEngine(SideEngine):
         """
         assert self.target is not None
         now, there = self.device.now(), cast(SimDevice, self.target.device)
-        here, theirs = self.device.recorder.program, there.recorder.program
+        here, theirs = self.device.recorder, cast(SideRecorder, there.recorder)
         here.touch("read", KV, slots, rid)
-        with theirs.acting(here.lane, here.op):  # this lane writes; where, is that side's to name
+        with theirs.acting(*here.here()):  # this lane writes; where, is that side's to name
             theirs.touch("write", KV, to_slots, rid)
         values = cast(KVModel, self.worker.model).read_kv(slots)
         write = partial(cast(KVModel, self.target.worker.model).write_kv, to_slots, values)
@@ -507,8 +508,8 @@ class Pair:
 
     def __init__(self, setup: RunSetup, **link: int) -> None:
         device, made = setup.device, Link(**link)
-        there = SimDevice(device.recorder.of_side("prefill"))
-        device.recorder = device.recorder.of_side("decode")
+        there = SimDevice(SideRecorder(device.recorder, "prefill"))
+        device.recorder = SideRecorder(device.recorder, "decode")
         if not isinstance(setup.model, KVModel):
             raise ValueError(
                 f"loop 'pd' copies KV, but model {setup.model.name!r} has none that can be read."

@@ -130,7 +130,9 @@ def run_loop(
 def trace_of(loop: str, device: Device, model: Model) -> Trace:
     """Return the recorded trace; ``apart`` is only of a model that was measured when opened."""
     apart = getattr(model, "apart", None)
-    return device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype, apart)
+    return Trace.of(
+        device.recorder, loop, device.name, model.name, device.clock, model.dtype, apart
+    )
 
 
 def one_engine(setup: RunSetup, **options: Any) -> Metrics:
@@ -254,7 +256,7 @@ def wire(
             features.append(Drafts(config.num_draft_tokens, on_host))
         make_scheduler = scheduler_class or spec.scheduler
         scheduler = make_scheduler(config, device.recorder, features)
-    if device.recorder.program.is_on:
+    if device.recorder.is_on:
         worker.touches.committed = lambda: scheduler.leases.launched_step
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from ..core import Lease, Request
+from ..record import Value
 from ..trace import NullRecorder, Recorder
-from ..trace.events import Value
 from .block_pool import BlockPool
 from .free_rules import FreeRule, at_once, steps_returned
 from .radix_cache import Match, RadixCache

@@ -65,7 +65,7 @@ class TokenPool(Relay):
         if not cells:
             return None
         source, target = self.xp.asarray(tokens), self.xp.asarray(cells)
-        self.recorder.program.touch("write", "pinned", [batch.step])
+        self.recorder.touch("write", "pinned", [batch.step])
         touches = [Touch("read", "pinned", [batch.step]), Touch("write", "token pool", cells)]
         return Prompts(target, source, touches)
 

@@ -24,7 +24,7 @@ from ..policy.rules import SPARED
 from ..relay import make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
-from ..trace import NullRecorder, Recorder
+from ..trace import NullRecorder, Recorder, Slice
 from ..worker import Step, Worker
 from .profiles import Profile
 from .trace_file import Survey, Turn
@@ -83,11 +83,33 @@ class LaneTally(NullRecorder):
         super().__init__()
         self.busy_ns: Counter[str] = Counter()  # by lane
         self.end = 0
+        self._lane_of: dict[int, str] = {}  # by op that runs
 
-    def ran(
-        self, slice_id: int, lane: str, name: str, start: int, end: int, /, *label: Any
-    ) -> None:
-        """Add a slice's time; no ``Slice`` is made, since none is kept."""
+    def slice(self, item: Slice) -> None:
+        """Add a slice's time."""
+        self.add(item.lane, item.name, item.start, item.end)
+
+    def launch(
+        self,
+        name: str,
+        step: int = 0,
+        rids: Iterable[str] = (),
+        mode: str = "",
+        lane: str = "forward",
+        touches: Iterable[Any] | None = None,
+        uses: Iterable[int] = (),
+    ) -> int:
+        """Keep the lane of an op; no ``Slice`` is made, since none is kept."""
+        op = self.new_id()
+        self._lane_of[op] = lane
+        return op
+
+    def ended(self, op: int, start: int, end: int) -> None:
+        """Add an op's time."""
+        self.add(self._lane_of.pop(op), "", start, end)
+
+    def add(self, lane: str, name: str, start: int, end: int) -> None:
+        """Add the time of a slice."""
         if name != "wait":
             self.busy_ns[lane] += end - start
         self.end = max(self.end, end)
@@ -297,8 +319,8 @@ def play(
     if frontend.interrupted:
         raise KeyboardInterrupt
     if recorder:
-        for it in recorder.trace(loop, "sim", model.name, "virtual").slices:
-            tally.ran(it.id, it.lane, it.name, it.start, it.end)
+        for item in recorder.slices:
+            tally.slice(item)
     return ReplayedRun(
         loop,
         scheduler.config,

@@ -1,7 +1,8 @@
 """One event schema and one recorder, for every loop on every device."""
 
-from .events import Act, Counter, Edge, Mark, Slice, Trace
-from .recorder import NullRecorder, Program, Recorder, Touch
+from ..record import Act, Counter, Edge, Mark, Recorder, Slice
+from .events import Trace
+from .recorder import NullRecorder, Touch
 
 __all__ = [
     "Act",
@@ -9,7 +10,6 @@ __all__ = [
     "Edge",
     "Mark",
     "NullRecorder",
-    "Program",
     "Recorder",
     "Slice",
     "Touch",

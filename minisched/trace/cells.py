@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from .recorder import span_text
-
 Span = tuple[int, int]  # first and last cell
 
 LARGEST = (1 << 53) - 1  # JSON's readers agree on integers up to here
@@ -43,6 +41,11 @@ def _span(part: str) -> Span:
     if span[1] > LARGEST:
         raise ValueError(f"cell {span[1]} is too large: the largest is {LARGEST}.")
     return span
+
+
+def span_text(first: int, last: int) -> str:
+    """Return one span: ``3-7``, or ``9``."""
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def is_in(cell: int, text: str) -> bool:

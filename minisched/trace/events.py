@@ -1,16 +1,15 @@
 """The trace of a run: slices on lanes, edges between them, counters and marks.
 
 All times are integer nanoseconds on the run's clock. ``clock`` is ``virtual`` (a simulation: the
-same run gives the same trace, byte for byte) or ``wall``.
-
-No code changes an event. They are not frozen, because making one would then take five times as
-long, and a step makes some twenty.
+same run gives the same trace, byte for byte) or ``wall``. No code changes an event.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+
+from ..record import Act, Counter, Edge, Mark, Recorder, Slice
 
 # -- The side of a lane, by its name ---------------------------------------------------------------
 #
@@ -40,120 +39,39 @@ def lane_words(lane: str) -> str:
     return lane if " " in lane or is_host(lane) else f"{lane} stream"
 
 
-Value = str | int | float | bool
-
-
-@dataclass(slots=True)
-class Slice:
-    """Work on a lane from ``start`` to ``end``.
-
-    Lanes are ``host`` and one for each stream (``forward``, ``copy``). On the host, ``name`` is
-    the phase: receive, schedule, prepare, launch, process, output; or ``wait`` while it is blocked.
-    On a stream it is the op: forward, sample, copy, or an op of one design (``upload``: prompts to
-    the token pool). ``step`` is 0 if the slice belongs to no batch.
-    """
-
-    id: int
-    lane: str
-    name: str
-    start: int
-    end: int
-    step: int = 0
-    mode: str = ""  # the batch's forward mode: extend, decode, ...
-    rids: tuple[str, ...] = ()
-    attrs: dict[str, Value] = field(default_factory=dict)
-
-    @property
-    def duration(self) -> int:
-        """Return the nanoseconds from start to end."""
-        return self.end - self.start
-
-    @property
-    def label(self) -> str:
-        """Return its name with its step: ``forward 5``."""
-        return f"{self.name} {self.step}" if self.step else self.name
-
-
-@dataclass(unsafe_hash=True, order=True, slots=True)
-class Edge:
-    """``dst`` could not start before ``src`` ended, by ids of slices.
-
-    ``kind`` is one of:
-
-    - ``launch``: host launch to the op's run, which on a wall clock may start before the rest of
-      the step is launched;
-    - ``copy``: run to copy;
-    - ``result``: copy to process;
-    - ``token``: to the step that consumes the token, from sample to its forward if the token stays
-      on the device, from process to its prepare if it went over the host. It starts at the token's
-      real source. A mark ``wrong token`` records a source that is not the request's newest token;
-    - ``upload``: copy of prompts to the forward pass that reads them.
-    """
-
-    src: int
-    dst: int
-    kind: str
-
-
-@dataclass(unsafe_hash=True, slots=True)
-class Counter:
-    """A number that changed: ``waiting``, ``running``, ``kv used`` or ``future slots``."""
-
-    name: str
-    time: int
-    value: int
-
-
-@dataclass(slots=True)
-class Mark:
-    """A moment worth a flag: a wasted row, a retraction, a cleared cache.
-
-    ``during`` is the host's newest slice, as in ``Act``: if phases cost nothing, times don't show
-    in which of them the moment was.
-    """
-
-    name: str
-    time: int
-    attrs: dict[str, Value] = field(default_factory=dict)
-    during: int = 0
-
-
-# No code changes an act. It is not frozen, because making it would then take 20 times as long.
-@dataclass(unsafe_hash=True, slots=True)
-class Act:
-    """One thing that a lane did; a lane's acts are in its program order.
-
-    ``kind`` is one of:
-
-    - ``launch``: the lane queued op ``op``;
-    - ``begin`` and ``end`` of an op, on the lane that runs it;
-    - ``wait``: the lane continues only after op ``op`` has ended or signal ``op`` was set;
-    - ``say``: the lane set a signal;
-    - ``read``, ``write`` and ``free`` of cells ``at`` of ``resource``; freed cells are out of use;
-    - ``release`` of cells to a pool: steps up to ``step``, the last one committed, may still use
-      them, and the next owner's write must be ordered after those.
-
-    ``op`` is the id of a slice or of a signal; for an access by the host, its slice. ``rid`` is the
-    request of the access. ``during`` is the newest slice of the host thread that launched, waited
-    or set a signal. On a virtual clock a slice's work takes effect at its end.
-    """
-
-    lane: str
-    kind: str
-    op: int
-    resource: str = ""
-    at: str = ""  # cells, as "3-7 9"
-    rid: str = ""
-    during: int = 0
-    step: int = 0
+# -- The kinds of edges and acts (``record.py`` has the classes) -----------------------------------
+#
+# An edge says that ``dst`` could not start before ``src`` ended. Its kind is one of:
+#
+# - ``launch``: host launch to the op's run, which on a wall clock may start before the rest of the
+#   step is launched;
+# - ``copy``: run to copy;
+# - ``result``: copy to process;
+# - ``token``: to the step that consumes the token, from sample to its forward if the token stays on
+#   the device, from process to its prepare if it went over the host. It starts at the token's real
+#   source. A mark ``wrong token`` records a source that is not the request's newest token;
+# - ``upload``: copy of prompts to the forward pass that reads them.
+#
+# Acts of one lane are in the lane's program order. Their kind is one of:
+#
+# - ``launch``: the lane queued op ``op``;
+# - ``begin`` and ``end`` of an op, on the lane that runs it;
+# - ``wait``: the lane continues only after op ``op`` has ended or signal ``op`` was set;
+# - ``say``: the lane set a signal;
+# - ``read``, ``write`` and ``free`` of cells ``at`` of ``resource``; freed cells are out of use;
+# - ``release`` of cells to a pool: steps up to ``step``, the last one committed, may still use
+#   them, and the next owner's write must be ordered after those.
+#
+# ``op`` is the id of a slice or of a signal; for an access by the host, its slice. ``rid`` is the
+# request of the access. ``during`` is the newest slice of the host thread that launched, waited or
+# set a signal. On a virtual clock a slice's work takes effect at its end.
 
 
 @dataclass(frozen=True, repr=False)
 class Trace:
     """One recorded run. Slices are ordered by (start, end, id), the other events by time.
 
-    ``program`` has the acts of each lane in program order (``recorder.py``). Without it, races
-    can't be judged.
+    ``program`` has the acts of each lane in program order. Without it, races can't be judged.
     """
 
     loop: str
@@ -167,6 +85,21 @@ class Trace:
     program: tuple[Act, ...] = ()
     dtype: str = ""  # of a real model's numbers: "float32", "bfloat16"
     apart: float | None = None  # by how much its logits move with the batch; None: not measured
+
+    @classmethod
+    def of(
+        cls,
+        recorder: Recorder,
+        loop: str,
+        device: str,
+        model: str,
+        clock: str,
+        dtype: str = "",
+        apart: float | None = None,
+    ) -> Trace:
+        """Return what has been recorded so far, in order."""
+        events = {name: tuple(found) for name, found in recorder.in_order(clock).items()}
+        return cls(loop, device, model, clock, dtype=dtype, apart=apart, **events)
 
     def __repr__(self) -> str:
         what = f"{self.loop} on {self.device} with {self.model}"

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from .events import Mark, Slice, Value
+from ..record import Mark, Slice, Value
 
 TEXT, NUMBER, NUMBERS, SIGNED = "text", "number", "numbers", "signed numbers"
 POSITIVE, REASON, DELTA = "positive", "reason", "delta"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .events import Slice, Trace
+from ..record import Slice
+from .events import Trace
 
 PAIR = ("prefill", "decode")  # in the order of their lanes
 

@@ -22,7 +22,7 @@ from ..devices.sim import SimMemory
 from ..models.base import ForwardBatch, placeholders, slots_of
 from ..relay.base import Relay
 from ..scheduler import Scheduler
-from ..trace import Program, Touch
+from ..trace import Recorder, Slice, Touch
 
 # -- The memory of its ops -------------------------------------------------------------------------
 
@@ -68,13 +68,13 @@ class Touches:
 
     def __init__(
         self,
-        program: Program,
+        recorder: Recorder,
         relay: Relay,
         max_len: int,
         page_size: int,
         places: Sequence[str] = ("",),
     ) -> None:
-        self.program, self.relay, self.places = program, relay, places
+        self.recorder, self.relay, self.places = recorder, relay, places
         self.max_len, self.page_size = max_len, page_size
         self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
         self.committed: Callable[[], int] = lambda: 0  # the scheduler's newest step
@@ -85,10 +85,10 @@ class Touches:
 
         Its arrays are written now.
         """
-        if not self.program.is_on:
+        if not self.recorder.is_on:
             return NOTHING
         batch = step.batch
-        self.program.touch("write", INPUTS, [batch.step])
+        self.recorder.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
         inputs = self.inputs(batch)
         forward = [inputs, *self.relay.reads(batch, flat.ids), *self.memory(batch, flat)]
@@ -100,7 +100,7 @@ class Touches:
 
     def undeclared(self, batch: ScheduleBatch, flat: ForwardBatch) -> StepTouches:
         """Host: return the memory of a step that was lost before its layout."""
-        if not self.program.is_on:
+        if not self.recorder.is_on:
             return NOTHING
         self._list_pages(batch)
         stored = self.relay.writes(batch, flat.future_slots)
@@ -108,14 +108,14 @@ class Touches:
 
     def follow(self, inputs: ForwardBatch) -> None:
         """Host: record when the last reference to a step's inputs is gone, which frees them."""
-        if self.program.is_on:
+        if self.recorder.is_on:
             step = inputs.step
             # Kept here, and in no registry of the whole process: a run that is forgotten goes.
             self._followed[step] = weakref.ref(inputs, lambda _: self._freed(step))
 
     def _freed(self, step: int) -> None:
         del self._followed[step]
-        self.program.touch("free", INPUTS, [step])
+        self.recorder.touch("free", INPUTS, [step])
 
     def inputs(self, batch: ScheduleBatch) -> Touch:
         """Return the read of the step's arrays, which every op with them does."""
@@ -125,16 +125,16 @@ class Touches:
         """Host: record that pages are released: the next owner writes after all launched reads."""
         slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
         for place in self.places:
-            self.program.release(place + KV, slots, rid, self.committed())
+            self.recorder.touch("release", place + KV, slots, rid, self.committed())
 
     def free_row(self, lease: Lease) -> None:
         """Host: record that a row is released, with the relay's memory of it."""
         length, step = len(lease.pages) * self.page_size, self.committed()
         cells = range(lease.row * self.max_len, lease.row * self.max_len + length)
         for place in self.places:
-            self.program.release(place + PAGE_TABLE, cells, lease.rid, step)
+            self.recorder.touch("release", place + PAGE_TABLE, cells, lease.rid, step)
         for resource, of_row in self.relay.of_row(lease.row, length):
-            self.program.release(resource, of_row, lease.rid, step)
+            self.recorder.touch("release", resource, of_row, lease.rid, step)
 
     def memory(self, batch: ScheduleBatch, flat: ForwardBatch) -> Iterator[Touch]:
         """Yield the rows of the page table, and the KV slots that they list.
@@ -367,8 +367,7 @@ class Recording:
         """Record a slice for the time since ``start``, in which the host was blocked."""
         recorder, end = self.device.recorder, self.device.now()
         if end > start:
-            of = label.step, label.mode, label.rids
-            recorder.ran(recorder.new_id(), "host", "wait", start, end, *of)
+            recorder.slice(Slice(recorder.new_id(), "host", "wait", start, end, **vars(label)))
 
     def must_wait(self, batch: ScheduleBatch, reason: str, op: str) -> None:
         """Mark that an op of a step has to wait, with the reason (``checks/causes.py``)."""

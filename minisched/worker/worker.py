@@ -93,7 +93,7 @@ class Step:
         for op in self.others():
             op.synchronize()  # done before as well
         for touch in self.touches.read:
-            self.copy_done.program.touch(*touch)
+            self.copy_done.recorder.touch(*touch)
         tokens, nan_samples = read_marks(values.tolist())
         result = self.split(Result(tokens, nan_samples=nan_samples))
         for part in self.parts:
@@ -166,8 +166,7 @@ class Worker(Generic[S]):
         device.recorder.mark("host buffers", count=len(self.outputs), size=size)
         self.batch_record_buf = deque[ForwardBatch](maxlen=max(pins, depth) if pins else 0)
         self.open_streams()
-        program = device.recorder.program
-        self.touches = self.touches_class(program, relay, max_len, page_size, self.places)
+        self.touches = self.touches_class(device.recorder, relay, max_len, page_size, self.places)
         self.token_edges = TokenEdges(device, relay)
 
     def open_streams(self) -> None:

@@ -138,7 +138,7 @@ def test_a_leak_is_found_and_whose_it_was_is_said(
     device = SimDevice()
     with put_in([edit]), suppress(Exception):  # a broken scheduler may crash in any way
         play(fresh(WORKLOAD), "overlap", "ring", AS_OF_0_5_21, device, HashModel(64), COST)
-    trace = device.recorder.trace("overlap", "sim", "hash", "virtual")
+    trace = Trace.of(device.recorder, "overlap", "sim", "hash", "virtual")
     word = "a lock on" if resource == "lock" else resource
     found = [it for it in find_leaks(trace) if it.kind == kind and word in str(it)[:30]]
     assert found and (found[0].rid, rid in str(found[0])) == (rid, True), find_leaks(trace)
@@ -301,7 +301,7 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
             with put_in(edits):
                 options = AS_OF_0_5_21 if loop == "overlap" else {}
                 play(again, loop, relay, options, device, HashModel(VOCAB), QUICK)
-            traces.append(device.recorder.trace(loop, "sim", "hash", "virtual"))
+            traces.append(Trace.of(device.recorder, loop, "sim", "hash", "virtual"))
         difference = differences(*traces)[0]
         story, slices = explain(difference, traces[1]), {item.id: item for item in traces[1].slices}
         assert culprit in {(slices[at].name, slices[at].step) for at in story.culprit.slices}, bug
@@ -363,7 +363,7 @@ def test_in_a_healthy_run_every_arrow_is_what_was_read(
             play(workload, loop, relay, options, device, model, APART, touched.watch)
         except ValueError:  # the loop refuses what a request wants
             continue
-        trace, ops = device.recorder.trace(loop, "sim", "", "virtual"), touched.touched()
+        trace, ops = Trace.of(device.recorder, loop, "sim", "", "virtual"), touched.touched()
         assert all(mark.name != "wrong token" for mark in trace.marks)
         if relay not in ("chain", "fill_host"):  # these have no memory on the device
             assert drawn(trace, ops) == really_taken(trace, ops)

@@ -105,7 +105,7 @@ def played(
     device, workload = open_device("sim"), fresh(workload)
     model = HashModel(VOCAB, eos_ids=workload.eos_ids)
     play(workload, loop, relay, dict(options), device, model, cost)
-    return device.recorder.trace(loop, "sim", "hash", "virtual")
+    return Trace.of(device.recorder, loop, "sim", "hash", "virtual")
 
 
 @given(st.sampled_from(LOOP_OPTIONS), demanding(max_requests=4), costs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -28,7 +27,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.exhibit import case
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
+from minisched.trace import Act, Mark, Recorder, Slice, Touch, Trace
 from minisched.trace.cells import cells_of
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
@@ -57,7 +56,7 @@ def touch_of(text: str) -> Touch:
 
 def recorded(text: str) -> Trace:
     """A program as a device records it, in the order in which the host issued it."""
-    p = Program(itertools.count(1).__next__)
+    p = Recorder()
     for word in text.split():
         if word[0] == "!":
             kind, resource, cells, rid = touch_of(word[1:])
@@ -67,7 +66,8 @@ def recorded(text: str) -> Trace:
             p.wait(int(number), lane)
         else:
             head, _, touches = word.partition(":")
-            p.launch(head[0], int(head[1:]), (), map(touch_of, filter(None, touches.split(","))))
+            found = list(map(touch_of, filter(None, touches.split(","))))
+            assert p.launch("op", lane=head[0], touches=found) == int(head[1:])
     return made(p.acts)
 
 

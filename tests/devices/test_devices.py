@@ -308,7 +308,7 @@ def test_an_op_that_can_not_be_recorded_has_failed_and_its_thread_goes_on(
     def record(*args: Any) -> None:
         raise MemoryError("none is left for the trace")
 
-    monkeypatch.setattr(thread_device, "record", record)
+    monkeypatch.setattr(thread_device.recorder, "ended", record)
     for lane in 2 * (thread_device.stream("stream"), thread_device.thread("thread")):
         call = lane.launch(lambda: 1, name="its last")
         with pytest.raises(MemoryError, match="none is left for the trace"):

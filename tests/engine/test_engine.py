@@ -284,7 +284,7 @@ def test_the_cache_is_flushed_only_while_nothing_runs() -> None:
     engine.process_input_requests([a_request("r1")])
     engine.get_next_batch_to_run()
     engine.process_input_requests([FlushCacheReq()])
-    marks = engine.device.recorder.trace("", "", "", "virtual").marks
+    marks = engine.device.recorder.marks
     assert [mark.attrs["done"] for mark in marks if mark.name == "flush cache"] == [True, False]
 
 

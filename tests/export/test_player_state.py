@@ -92,7 +92,7 @@ def seen(design: Variant, seed: int) -> tuple[Trace, list[Seen]]:
             setattr(engine.device, name, partial(note, *books[-1], getattr(engine.device, name)))
 
     run_case(case, workload, device, hash_model("sim", workload), patch, lambda engine: None)
-    trace = device.recorder.trace(design.loop, "sim", "hash", device.clock)
+    trace = Trace.of(device.recorder, design.loop, "sim", "hash", device.clock)
     found, runs = panels(trace), list[Seen]()
     sides = ["prefill", "decode"] if len(books) == 2 else [""]
     for side, (engine, book) in zip(sides, books, strict=True):

@@ -164,7 +164,7 @@ def test_of_pages_too_many_to_be_told_apart_the_rows_are_shown() -> None:
         recorder.slice(Slice(at + 1, "forward", "forward", now, now + 900_000, at + 1, "extend"))
         now += 500_000
         recorder.mark("finish", rid=lease.rid, reason="length", outputs=1)
-    trace = recorder.trace("serial", "sim", "hash", "virtual")
+    trace = Trace.of(recorder, "serial", "sim", "hash", "virtual")
     forms = forms_of("page_allocator", trace)
     assert forms and "60 lanes of pages are too many" in forms.words
     assert len({box["data-rid"] for box in forms.picture.shapes("rect", unit="row")}) == 48

@@ -39,7 +39,7 @@ def runs(draw: st.DrawFn) -> tuple[Trace, list[Request]]:
     )
     device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
     play(workload, loop, relay, options, device, model, cost)
-    return device.recorder.trace(loop, "sim", "hash", "virtual"), workload.requests
+    return Trace.of(device.recorder, loop, "sim", "hash", "virtual"), workload.requests
 
 
 def marks_of(trace: Trace, name: str) -> dict[str, list[Mark]]:

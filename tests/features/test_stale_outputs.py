@@ -14,6 +14,7 @@ from minisched.core import Request, SamplingParams
 from minisched.engine.engine import Engine
 from minisched.features.stale import StaleOutputs
 from minisched.scheduler import SchedulerConfig
+from minisched.trace import Trace
 from tests.support import Workload, hash_model, open_device, play
 
 
@@ -49,7 +50,7 @@ def test_one_workload_under_both_rules(
         reqs = [Request("old", [1, 2], params[0]), Request("new", [3, 4], params[1])]
         workload = Workload(reqs, [0, 0], {}, config)
         play(workload, "vllm_async", "pool", {"depth": depth}, device, model, patch=rule)
-        trace = device.recorder.trace("", "", "", "")
+        trace = Trace.of(device.recorder, "", "", "", "")
         assert not any(mark.attrs.get("rid") == "old" for mark in trace.marks if mark.name in names)
         counts = Counter(mark.name for mark in trace.marks)
         steps = len({item.step for item in trace.on("forward")})

@@ -163,7 +163,7 @@ def traced(design: Variant, backend: str) -> tuple[Trace, Touched]:
         small_workload(), design.loop, design.relay, dict(design.options), device, model,
         patch=touched.watch,
     )  # fmt: skip
-    return device.recorder.trace(design.loop, backend, "hash", device.clock), touched
+    return Trace.of(device.recorder, design.loop, backend, "hash", device.clock), touched
 
 
 @pytest.mark.parametrize(("kind", "resource", "words"), [

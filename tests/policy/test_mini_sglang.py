@@ -57,7 +57,7 @@ def test_who_was_refused_is_asked_at_every_step() -> None:
     scheduler.receive([request("r", 4, 6), request("s", 4, 5, first=50)])
     for _ in range(4):
         turn(scheduler)
-    marks = scheduler.recorder.trace("", "", "", "").marks
+    marks = scheduler.recorder.marks
     assert sum(mark.name == "refuse" and mark.attrs["rid"] == "s" for mark in marks) == 4
 
 

@@ -187,7 +187,7 @@ def test_a_chunk_goes_on_by_the_published_rule(
         future = 0 if is_chunked else new
         assert adder.rem_total_tokens == total - expected - future - 1
     else:
-        mark = recorder.trace("", "", "", "").marks[-1]
+        mark = recorder.marks[-1]
         assert mark.attrs["reason"] == f"the next chunk: needs 1 token, {min(wanted, 0)} left"
 
 
@@ -215,7 +215,7 @@ def test_every_refusal_says_why(
     params = SamplingParams(max_new_tokens=new)
     scheduler.receive([Request(f"r{i}", [i] * n, params) for i, n in enumerate(lengths)])
     scheduler.next_batch()
-    marks = scheduler.recorder.trace("", "", "", "").marks
+    marks = scheduler.recorder.marks
     assert {mark.attrs["reason"] for mark in marks if mark.name == "refuse"} == {said}
 
 

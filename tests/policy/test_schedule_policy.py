@@ -339,7 +339,7 @@ def test_where_decodes_run_first_a_prompt_is_held_back_and_told_why() -> None:
     turn(scheduler)
     scheduler.receive([Request("second", [2], EIGHT)])
     assert turn(scheduler).rids == ("first",)
-    marks = scheduler.recorder.trace("", "", "", "").marks
+    marks = scheduler.recorder.marks
     reasons = [mark.attrs["reason"] for mark in marks if mark.name == "refuse"]
     assert reasons == ["those who decode run first"]
 

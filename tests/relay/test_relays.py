@@ -25,6 +25,7 @@ from minisched.relay import (
     RelayShape,
 )
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
+from minisched.trace import Trace
 from tests.support import VOCAB, Workload, many, play, workloads
 
 MOST = 4  # requests at once
@@ -118,7 +119,7 @@ def test_only_prompts_travel_and_streams_are_the_order(loop: str, workload: Work
     """A step starts when the last of three has ended: its launch, the step before, its upload."""
     device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
     play(workload, loop, "token_pool", {}, device, model, COST)
-    trace = device.recorder.trace(loop, "sim", "hash", "virtual")
+    trace = Trace.of(device.recorder, loop, "sim", "hash", "virtual")
     uploads = {item.step: item for item in trace.slices if item.name == "upload"}
     forwards = [item for item in trace.slices if item.name == "forward"]
     ends = {(item.name, item.step): item.end for item in trace.slices}

@@ -24,7 +24,7 @@ from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.replay.profiles import H100, LLAMA_8B, PROFILES, MachineCost, Profile
 from minisched.replay.replay import LengthModel, ReplayedRun, config_for, play
 from minisched.replay.trace_file import BLOCK, TraceFile, TraceRequest
-from minisched.trace import Recorder
+from minisched.trace import Recorder, Trace
 from tests.support import many
 
 MILLISECOND = 10**6
@@ -117,7 +117,7 @@ def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
     asked = list(trace.requests(survey))
     engine = make_engine(loop, device, model, lean.config, Frontend(asked), SIM_COST)
     drive(LOOPS[loop].start(engine), engine)
-    recorded = device.recorder.trace(loop, "sim", "length", "virtual")
+    recorded = Trace.of(device.recorder, loop, "sim", "length", "virtual")
     assert engine.metrics.ended == lean.metrics.ended and recorded.end == lean.tally.end
     for lane in ("host", "forward", "copy"):
         busy = sum(item.duration for item in recorded.on(lane) if item.name != "wait")
@@ -260,7 +260,7 @@ def test_a_recorder_changes_no_figure(
     config = {"chunked_prefill_size": BLOCK, "page_size": 16, "max_running_requests": 4}
     one = replay(trace, loop, recorder=kept, **config)
     other = replay(trace, loop, **config)
-    in_memory = kept.trace(loop, "sim", "length", "virtual")
+    in_memory = Trace.of(kept, loop, "sim", "length", "virtual")
     assert in_memory.slices and in_memory.edges and in_memory.counters[-1].time > 0
     assert other.metrics.ended == one.metrics.ended and not other.metrics.live
     for figure in ("ttft", "itl", "queue", "num_finished", "num_retractions", "throughput"):

@@ -77,7 +77,7 @@ def counted(loop: str, has_masks: bool, fast: int) -> tuple[Trace, Counter[tuple
     device, counts = SimDevice(), Counter[tuple[str, str]]()
 
     def asarray(xp: VectorArrays, values: Sequence[int]) -> Any:
-        lane = device.recorder.program.lane
+        lane, _ = device.recorder.here()
         counts["transfers", lane] += bool(values)
         counts["bytes", lane] += 8 * len(values)  # integers have 64 bits on torch
         return make(xp, values)

@@ -205,7 +205,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.some_turns(turns=10)
         assert not self.scheduler.live, "it can't be finished"
         self_check(self.scheduler.leases)
-        happened.update(mark.name for mark in self.recorder.trace("", "", "", "").marks)
+        happened.update(mark.name for mark in self.recorder.marks)
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_a_draft_counts_as_accepted_once_its_request_has_it(room: int) -> None:
         got = min(accepted, carried - 1) + 1
         result = VerifyResult([6] * carried, num_accepted_tokens=[got], drafts=[6, 7, 8])
         outputs = scheduler.process(verify, result)
-        marks = scheduler.recorder.trace("", "", "", "").marks
+        marks = scheduler.recorder.marks
         found = [(m.attrs["drafts"], m.attrs["accepted"]) for m in marks if m.name == "verified"]
         assert found == ([(carried - 1, len(outputs) - 1)] if carried > 1 else [])
         assert len(outputs) == min(got, room)

@@ -23,10 +23,11 @@ from minisched.export.native import check_program
 from minisched.models.base import slots_of
 from minisched.models.hash import HashModel
 from minisched.policy.rules import FREE_RULES
+from minisched.record import to_text
 from minisched.replay.trace_file import BLOCK, MOST_TOKENS, BlockPrompt, TraceFile, TraceRequest
+from minisched.trace import Trace
 from minisched.trace.cells import common, joined, spans_of
 from minisched.trace.events import is_host
-from minisched.trace.recorder import to_text
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, many, play, workloads
 
 # -- cells as text ---------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def test_what_holds_of_every_program(workload: Workload, which: Any, rule: str) 
     workload.config = replace(workload.config, free_rule=rule)
     device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
     play(workload, *which, device, model)
-    trace = device.recorder.trace("", "", "", "virtual")
+    trace = Trace.of(device.recorder, "", "", "", "virtual")
     check_program(trace.program)
     lanes, running = {item.id: item.lane for item in trace.slices}, dict[str, int]()
     for act in trace.program:

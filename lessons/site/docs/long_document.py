@@ -40,7 +40,7 @@ from minisched.replay.profiles import find_profile
 from minisched.replay.replay import LengthModel, play
 from minisched.replay.trace_file import BlockPrompt
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Recorder
+from minisched.trace import Recorder, Trace
 
 
 def request(rid, number, prompt, answer, at):
@@ -56,7 +56,7 @@ def played(reqs, machine, **settings):
     model, recorder = LengthModel(len(reqs), len(reqs), longest), Recorder()
     reqs = iter(sorted(reqs, key=lambda req: req.arrival_time))
     run = play("overlap", model, reqs, config, machine.cost, recorder=recorder)
-    return run, recorder.trace("overlap", "sim", "length", "virtual")
+    return run, Trace.of(recorder, "overlap", "sim", "length", "virtual")
 
 
 def rounds(trace, rid):

@@ -94,7 +94,7 @@ class QueueAndClock:
         """Return the trace, once everything in the queue has run."""
         while (time := self.sim.next_event) is not None:
             self.sim.idle_until(time)
-        return self.sim.recorder.trace("your lines", "sim", "hash", "virtual")
+        return Trace.of(self.sim.recorder, "your lines", "sim", "hash", "virtual")
 
 
 def of_step(number: int) -> Label:
