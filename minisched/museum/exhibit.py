@@ -38,6 +38,8 @@ REPOSITORIES = {  # on GitHub, where an issue's address leads to a pull request,
     "vllm-omni": "vllm-project/vllm-omni",
     "MindIE-LLM": "Ascend/MindIE-LLM",
     "tt-metal": "tenstorrent/tt-metal",
+    "nano-vllm": "GeeeekExplorer/nano-vllm",
+    "TensorRT-LLM": "NVIDIA/TensorRT-LLM",
 }
 CURED_BY = {  # commits for MindIE-LLM's numbers, which are not GitHub's
     "MindIE-LLM #42": "MindIE-LLM 7360e68",
