@@ -16,7 +16,7 @@ from .devices.cost import NO_COST, SIM_COST, CostModel
 from .devices.registry import load, open_device
 from .loops.design import LOOPS
 from .models.base import Model
-from .models.registry import BY_LIBRARY, open_model
+from .models.registry import open_model
 from .models.tokenizer import ByteTokenizer, ChatTokenizer, TextCodec, Tokenizer, text_codec_of
 from .policy.rules import SPARED
 from .scheduler import SchedulerConfig
@@ -70,9 +70,7 @@ def chat_codec(model: str, codec: TextCodec, system: str = "") -> TextCodec:
         ValueError: the model has no chat template, or transformers is not installed.
     """
     what = f"the chat template of {model!r}"
-    directory = load("minisched.models.fetch", "find_model", "torch", what)(
-        model.removeprefix(BY_LIBRARY)
-    )
+    directory = load("minisched.models.fetch", "find_model", "torch", what)(model)
     load("transformers", "AutoTokenizer", "torch", what)
     chat: TextCodec = ChatTokenizer(directory, codec, system)
     return chat

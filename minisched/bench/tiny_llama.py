@@ -69,7 +69,7 @@ def write_tiny_llama(
     if config is None:
         raise WeightsError(f"{directory}: these sizes or settings are not those of a Llama.")
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     random, norms = np.random.default_rng(seed), 0.3 if more else 0.0
     tensors: dict[str, Any] = {}
     for name, shape in config.tensor_shapes():

