@@ -161,7 +161,7 @@ def steps_by_round(trace: Trace, rounds: int) -> list[MeasuredStep]:
 def typical(rounds: Sequence[MeasuredStep], beside: Sequence[MeasuredStep]) -> MeasuredStep:
     """The median of a loop's rounds, each of them at the usual speed.
 
-    ``beside`` are the rounds of another loop, in turn with these: where the machine was slow, they
+    ``beside`` are the rounds of another loop, in turn with these. Where the machine was slow, they
     took longer than their own median, and these are shortened by as much.
     """
     usual = median(step.whole_ms for step in beside)

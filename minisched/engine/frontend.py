@@ -77,7 +77,7 @@ class Frontend:
     """Requests in order of arrival, other messages of clients, and a callback for every output.
 
     A collection of ``requests`` is sorted by arrival time, stably. An iterator has to be in that
-    order already; only one request of it is held ahead of the clock, so that a file of any length
+    order already. Only one request of it is held ahead of the clock, so that a file of any length
     can be replayed. The engine sets ``now``.
 
     ``on_output`` is called in the loop, which waits for it: a slow reader needs a queue there. If
@@ -131,7 +131,7 @@ class Frontend:
     def deliver(self, output: Output) -> None:
         """Deliver an output. If its reader fails, it receives no more, and the request is aborted.
 
-        (As in SGLang when a client disconnects: ``managers/tokenizer_manager.py:abort_request``.)
+        SGLang does so when a client disconnects (``managers/tokenizer_manager.py:abort_request``).
         If the request ends before the abort is taken, no request is aborted, because another one
         may have its id then. A refused namesake has a client of its own.
         """

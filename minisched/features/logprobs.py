@@ -1,7 +1,7 @@
 """Log-probabilities: how likely the model finds each token of a prompt or an output.
 
 A request asks for them with ``SamplingParams.return_logprob``. They take two more ops of a step,
-after the copy of its tokens: ``logprobs`` computes them on the stream that samples, and ``copy
+after the copy of its tokens. ``logprobs`` computes them on the stream that samples, and ``copy
 logprobs`` brings them to the host. Each has a *place* (``models/sampling.py:LogprobInfo``). SGLang
 computes those of prompts in the forward pass and waits for their top tokens immediately
 (``layers/logits_processor.py:get_top_logprobs``). Here the host waits only for the result.

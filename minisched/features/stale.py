@@ -3,8 +3,8 @@
 Without this feature a row of an earlier lease is dropped, and its token is computed again under the
 request's next lease. That is always right, and costs the row. vLLM delivers the token instead
 (``v1/core/sched/scheduler.py``, #48245): it was computed before the lease was lost, so it is right.
-Two other ways of counting failed: a flag dropped one output where two were in flight, and a flag
-set with nothing in flight dropped the first output after the resumption (#42043, #42117, #47900).
+Two other ways of counting failed (#42043, #42117, #47900). A flag dropped one output where two were
+in flight. A flag set with nothing in flight dropped the first output after the resumption.
 
 A retraction marks all positions in flight as stale. Each step that comes back subtracts its share.
 A stale token is delivered, but no length moves. While a request has stale positions in flight, the

@@ -1,14 +1,14 @@
 r"""A regex over the text that a request may generate, and the bytes that may follow each text.
 
 Python's own parser reads it, so a regex means the same as in ``re.fullmatch`` with ``re.ASCII``.
-Some of Python's syntax is refused: that of no regular language (``(a)\1``, ``(?=a)``), that which
-changes the meaning of characters (``(?i)``), and places (``^``, ``$``), because all of the output
-has to match. The rest is a tree of a few kinds of parts (``Part``).
+Some of Python's syntax is refused: that of no regular language (``(a)\1``, ``(?=a)``), and that
+which changes the meaning of characters (``(?i)``). Places (``^``, ``$``) are refused, because all
+of the output has to match. The rest is a tree of a few kinds of parts (``Part``).
 
 Where tokens are bytes, a regex becomes a *position automaton* (V. M. Glushkov, "The abstract theory
 of automata", 1961). Each character of the regex is a position, and the positions that may follow it
 are a set. A request's state is the set of positions for its next byte. Sets are integers with a bit
-for each position, so a token costs one ``or`` of such an integer for each position at most, and a
+for each position. So a token costs one ``or`` of such an integer for each position at most, and a
 request keeps one integer for each token. No position leads to a dead end.
 
 ``.``, ``\D \W \S`` and ``[^a]`` match one byte of a character beyond ASCII here.
@@ -30,9 +30,9 @@ from ..core.sampling import shown
 # -- The tree --------------------------------------------------------------------------------------
 
 Part = tuple[Any, ...]
-"""``("chars", codes)``: one character of ASCII, or byte, out of a set; ``("beyond", char)``: one
-character beyond ASCII; ``("then", parts)``: one after the other; ``("either", options)``: one of a
-set; ``("repeat", body, least, most)``: as often as that, without limit where ``most`` is None."""
+"""``("chars", codes)``: one character of ASCII, or byte, out of a set. ``("beyond", char)``: one
+character beyond ASCII. ``("then", parts)``: all in order. ``("either", options)``: one of a set.
+``("repeat", body, least, most)``: as often as that, without limit where ``most`` is None."""
 
 EMPTY: Part = ("then", ())  # the empty text
 NEVER: Part = ("either", frozenset())  # no text at all

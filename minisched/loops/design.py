@@ -30,8 +30,8 @@ Turns = Iterator[ScheduleBatch | NoBatch]
 Loop = TypeVar("Loop", bound=Callable[..., Turns])
 
 OTHERS = ("token_pool", "prev_sampled", "fill_device")
-"""Relays of other designs, which fit a loop with two steps in flight if it is the worker that binds
-and launches its steps; where a thread or another engine does some of that, they may not."""
+"""Relays of other designs. They fit a loop with two steps in flight if the worker binds and
+launches its steps. They may not fit where a thread or another engine does a part of that."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Design:
 
     ``refuses`` maps a word to the reason, which is the end of a sentence. ``grammar`` and
     ``penalties`` are a request's own wish; it ends with the sentence as its error. An algorithm of
-    speculation is the engine's: no engine is made (``NGRAM`` looks drafts up on the host,
-    ``NGRAM_GPU``, which is vLLM's ``ngram_gpu``, on the device, and ``STANDALONE`` has a draft
-    model). ``grammar with fill_device`` is refused with that relay only. ``other relays`` are all
+    speculation is the engine's: no engine is made. ``NGRAM`` looks drafts up on the host, and
+    ``NGRAM_GPU`` (vLLM's ``ngram_gpu``) on the device. ``STANDALONE`` has a draft model.
+    ``grammar with fill_device`` is refused with that relay only. ``other relays`` are all
     but ``relays``; without that word each relay checks its own needs. ``real devices`` are all but
     ``sim``.
     """

@@ -5,10 +5,9 @@ after the launch the scheduler counts a step as done. Every sequence in it gets 
 token, and with that token the next step can be scheduled. Each result token then replaces the first
 trailing placeholder of its sequence. A gate limits the number of outstanding calls.
 
-Three designs keep this ledger: the scheduler alone, over a worker that it calls and waits for
-(``mindie_placeholder``); both layers as they ship, over the plugin pipeline of
-``mindie_plugin.py`` (``mindie_dual``); and a proposal, one layer instead of two
-(``mindie_single``).
+Three designs keep this ledger. ``mindie_placeholder`` is the scheduler alone, over a worker that it
+calls and waits for. ``mindie_dual`` is both layers as they ship, over the plugin pipeline of
+``mindie_plugin.py``. ``mindie_single`` is a proposal, one layer instead of two.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ MAX_ASYNC_SCHEDULE_TIMES = 1  # the gate: calls that may be outstanding
 def mindie_placeholder(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """MindIE ``src/engine/llm_engine.cpp:SchedulerThreadEntry``. Each ``yield`` ends one turn.
 
-    With the published gate of 1 there are never two calls outstanding: a placeholder stands for
-    no longer than its own step runs, and a step takes d + h + c, as with the serial loop. The
+    With the published gate of 1 there are never two calls outstanding. A placeholder stands for
+    no longer than its own step runs. A step takes d + h + c, as with the serial loop. The
     original looks every millisecond whether it may go on; here it blocks.
     """
     ledger = PlaceholderLedger(MAX_ASYNC_SCHEDULE_TIMES + 1, engine.device.recorder)
@@ -238,8 +237,8 @@ DEPTH = 2
 def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """A single main pipeline; there is no upstream design. Each ``yield`` ends one turn.
 
-    One queue of (future, batch as it was at launch), one ledger, one place where the two are
-    reconciled, tokens that go from step to step on the device, and a flush that is asked for.
+    It has one queue of (future, batch as it was at launch), one ledger, and one place where they
+    are reconciled. Tokens go from step to step on the device, and a flush is asked for.
     This is vLLM's shape. A step takes max(d, h, c, (d + h + c) / 2). The ledger knows how many
     tokens are on their way, so a length stop is foreseen and wastes no row; only a stop token does.
     A step that needs a token in flight for its mask is sampled when that is reconciled.

@@ -60,7 +60,7 @@ def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """MindIE ``plugins/plugin_manager.py`` under this project's scheduler. ``yield`` ends a turn.
 
     If the host fills the inputs (``fill_host``, the default), the device has no next step to run
-    until N-1's tokens have come to the host: a step takes l + f + max(d + c, h), with device
+    until N-1's tokens have come to the host. Then a step takes l + f + max(d + c, h), with device
     d, copy c, fill f, launch l and all other host work h. If the device does (``fill_device``)
     it takes max(d, h + l, c, (d + c + h + l) / 2), as with every loop of depth 2. A bitmask adds
     its time to l. Each finished request wastes a row, also by a length stop, because only

@@ -14,12 +14,12 @@ mini-sglang's own rules are simpler than SGLang's (``policy/mini_sglang.py``). M
 for all tokens that running requests may generate, so no request is retracted. A chunk may end
 within a page, and enters the prefix cache with the rest of its prompt. Three answers are safer here
 than in the original at HEAD, which breaks a law in 45 of 60 random workloads. They differ where
-memory or rows are short:
+memory or rows are short.
 
-- memory is released by the lease rule (``free_rule``: ``deferred`` was published, ``at_once`` is at
-  HEAD), because the copy of a prompt to the token pool waits for no step;
-- pages of a running step are not shared (the original: ``enters_cache=known``);
-- a request that reaches its length keeps its memory until its last token is there (the original:
+- Memory is released by the lease rule, because the copy of a prompt to the token pool waits for no
+  step. (``free_rule``: ``deferred`` was published, ``at_once`` is at HEAD.)
+- Pages of a running step are not shared (the original: ``enters_cache=known``).
+- A request that reaches its length keeps its memory until its last token is there (the original:
   ``length_frees=last_launch``, because ``can_decode`` is false one step too early).
 """
 
@@ -138,15 +138,15 @@ def mini_normal(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
 def mini_overlap(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """mini-sglang ``scheduler/scheduler.py:overlap_loop``. Each ``yield`` ends one turn.
 
-    While the engine's stream runs a step, the host processes the one before, which is all the state
+    While the engine's stream runs a step, the host processes the one before. That is all the state
     that goes from turn to turn (the original's ``last_data`` and ``ongoing_data``). Receiving
     blocks only if nothing is to be processed and nothing can run. Lengths advance at the launch
     (``complete_one``), so only a stop token wastes a row. A settled step takes
     max(d, h, c, (d + h + c) / 2).
 
     The way from prompt to answer, with the original's names: a launched step completes one token
-    (``complete_one`` advances both lengths), and a request with more to decode joins the running
-    set (``filter_reqs``); a chunk does not. Here ``scheduler.py`` does both.
+    (``complete_one`` advances both lengths). A request with more to decode joins the running
+    set (``filter_reqs``), and a chunk does not. Here ``scheduler.py`` does both.
     """
     last: Step | None = None
     while True:

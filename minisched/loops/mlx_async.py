@@ -6,10 +6,10 @@ token array, submits it, and only then blocks on N. The device goes from one to 
 gap. This is the *chain*. It holds as long as the same requests decode again. If a prompt waits or a
 request has ended, the loop finalizes the step in flight and schedules a new one.
 
-Three files answer how MLX's async eval works here:
+Three files answer how MLX's async eval works here.
 
-- this one: when a step is launched on another one's tokens, and when the host blocks;
-- ``relay/lazy_chain.py``: how the token array of step N becomes the input of step N+1;
+- This one: when a step is launched on another one's tokens, and when the host blocks.
+- ``relay/lazy_chain.py``: how the token array of step N becomes the input of step N+1.
 - ``devices/mlx.py``: how a launch builds a graph, a flush submits it, and a read waits for it.
 
 On other devices the same loop runs with ops on a stream instead of graphs. The original has a class

@@ -42,15 +42,15 @@ def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleB
 
     A decode batch is scheduled and prepared once and run ``num_steps`` times, with only
     ``_advance_step`` in between. The results are processed together. Until then no request is
-    admitted or aborted, and a finished row is computed to the end of its burst: up to
+    admitted or aborted. A finished row is computed to the end of its burst: up to
     ``num_steps - 1`` times past its length (``overrun``). A batch with prompts is a burst of
     one (``Force Single Step``, #7528). If memory or a row of the page table does not suffice
     for N more positions, the burst is shorter (the original preempts a request instead). The
     history of SGLang's scheduler names "speculative group execution" as another way to schedule
     less often, without a source, so there is no loop of it.
 
-    With a = schedule + prepare + launch, b = advance + launch, d = forward + sample, c = copy and
-    p = process + output, N steps take a + d + (N - 1) max(b, d, c) + c + N p. No part of a and p
+    Let a = schedule + prepare + launch, b = advance + launch, d = forward + sample, c = copy and
+    p = process + output. N steps take a + d + (N - 1) max(b, d, c) + c + N p. No part of a and p
     overlaps with the device, but a is paid once for N tokens.
 
     Raises:

@@ -44,10 +44,10 @@ def overlap_thread(engine: Engine, delay_sample: bool = False) -> Iterator[Sched
     """SGLang ``event_loop_overlap`` before #11210. Each ``yield`` ends one turn.
 
     The scheduler puts a batch and processes the one before it, while a thread launches. A step
-    takes max(d, c, h + l, l + s, (d + c + h + l) / 2, (e + c + h + l + s) / 2): device d, of which
-    sampling is e, copy c, scheduler h without launching, launch of the forward pass l and of
-    sampling s. So only s runs beside the scheduler, because it waits for ``launch_done`` of the
-    batch that it has just put. A batch that needs a mask is sampled after
+    takes max(d, c, h + l, l + s, (d + c + h + l) / 2, (e + c + h + l + s) / 2). Device d includes
+    sampling e. The copy is c, the scheduler without launching h, the launch of the forward pass l,
+    and that of sampling s. So only s runs beside the scheduler, because it waits for
+    ``launch_done`` of the batch that it has just put. A batch that needs a mask is sampled after
     ``sampling_info_done``. The original sets it when the previous result is processed; here it is
     set immediately if the mask needs no token of that result. With ``delay_sample`` every batch
     gets a mask, and waits for that result.
@@ -102,8 +102,8 @@ class TpModelWorkerClient:
     original's ``batch_lists``).
 
     ``forward_thread_func_`` is one loop around ``input_queue.get()``. Here the device's thread has
-    the queue, a round is two calls, and a wait (for ``sync_event`` before the first one, for
-    ``sampling_info_done`` before the second) is an item of it.
+    the queue, and a round is two calls. A wait is an item of the queue: for ``sync_event`` before
+    the first call, for ``sampling_info_done`` before the second.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -1,8 +1,8 @@
 """PD separation: prompts on one device, decoding on another, and KV sent from here to there.
 
 A long prompt delays the requests that decode in the same batch. So SGLang
-(``disaggregation/prefill.py`` and ``decode.py``) has two engines, each with a device, KV memory, a
-scheduler, a loop and a clock of its own, and a link between them. Both receive every request:
+(``disaggregation/prefill.py`` and ``decode.py``) has two engines and a link between them. Each has
+a device, KV memory, a scheduler, a loop and a clock of its own. Both receive every request:
 
 1. Reserve. The decode side finds pages for the prompt, and sends their slots (``reserved``).
 2. Prefill. The prompt has waited for that on the other side, which computes it chunk by chunk.

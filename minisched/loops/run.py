@@ -298,12 +298,12 @@ def fit_config(
 ) -> SchedulerConfig:
     """Return ``config`` with the settings that follow from the loop, its relay and the model.
 
-    Where a second stream writes memory of a request (the token pool of a relay, KV that comes over
-    a network), no stream orders the next owner's writes after the last step. There memory is
+    A second stream may write memory of a request: the token pool of a relay, or KV that comes over
+    a network. Then no stream orders the next owner's writes after the last step. There memory is
     released by the lease rule, unless the user has chosen another one.
 
-    With a relay that runs ahead the host does not know how many drafts of a step in flight are
-    accepted, so all of them may exceed a request's length.
+    With a relay that runs ahead, the host does not know how many drafts of a step in flight are
+    accepted. So all of them may exceed a request's length.
 
     Raises:
         ValueError: drafts would fill the model's context, or the KV pool.

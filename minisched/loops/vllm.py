@@ -92,19 +92,19 @@ def vllm_batch_queue(
     """vLLM ``v1/engine/core.py:step_with_batch_queue``. Each ``yield`` ends one turn.
 
     Filling the queue goes before harvesting: a turn that launched something while there is room
-    ends there; otherwise the host blocks on the oldest step. This is vLLM's rule of v0.27.1; from
+    ends there; otherwise the host blocks on the oldest step. This is vLLM's rule of v0.27.1. From
     #23770 to v0.21 such a turn ended only if the oldest step was ``not batch_queue[-1][0].done()``
-    either, so that nothing which has ended lies unread. That older rule is ``harvest_when_done``.
+    either, so no ended step lay unread. That older rule is ``harvest_when_done``.
     At depth 2 the two are hardly ever apart. At more they are, wherever steps end sooner than the
-    queue is full: requests that come 18 ms apart to ``vllm_async:pool:depth=8`` have a result lie
-    unread for 13.5 ms by the new rule and 7.0 ms by the older one. If requests wait for their
+    queue is full. If requests come 18 ms apart to ``vllm_async:pool:depth=8``, a result lies
+    unread for 13.5 ms by the new rule and for 7.0 ms by the older one. If requests wait for their
     tokens, the rules agree, because empty batches fill the queue.
 
-    If a grammar needs a token in flight, its step is *deferred*: its forward pass is launched, its
+    If a grammar needs a token in flight, its step is *deferred*: its forward pass is launched. Its
     sampling waits until the queue has been harvested (at depth 2 that is the one step that vLLM
     pops). Penalties defer a step, too; in vLLM they wait in the worker (#26467). With async
     scheduling (a relay that runs ahead: ``vllm_async``) a request's output placeholders stand
-    for tokens in flight (``vllm_async.py``), and a settled step takes max(d, h, c, (d + h +
+    for tokens in flight (``vllm_async.py``). A settled step takes max(d, h, c, (d + h +
     c) / depth).
 
     If no request can be scheduled although there are some, an empty batch (None) is queued, which

@@ -34,8 +34,8 @@ def is_length_foreseen(req: Request) -> bool:
 def count_placeholders(engine: Engine, depth: int) -> None:
     """Let placeholders decide which requests can run, with two batches in flight, as in vLLM.
 
-    With more batches (``depth``, which vLLM does not offer) its rule would let a request run up to
-    ``depth - 2`` steps too far, so every token in flight counts.
+    vLLM does not offer more batches (``depth``). With them its rule would let a request run up to
+    ``depth - 2`` steps too far. So every token in flight counts here.
     """
     if depth <= 2:
         engine.scheduler.decode.ends_in_flight = is_length_foreseen

@@ -43,7 +43,7 @@ def at_once(lease: Lease, pool: StepCounts) -> bool:
     """Wait for nothing: the next owner's writes follow the wasted row's on the same stream.
 
     SGLang, mini-sglang since e7d4f65, and vLLM where no KV connector reads it. A second stream that
-    writes the memory breaks it: mini-sglang copies prompts to its token pool on one, so a new
+    writes the memory breaks it. mini-sglang copies prompts to its token pool on one. So a new
     owner's can come before the wasted row's late token, which then overwrites it (mini-sglang #89).
     SGLang writes its request table on one, so ``_apply_war_barrier`` waits until it has been read
     (museum: ``request_table_rewritten``). The race law checks the order (``checks/races.py``).

@@ -187,9 +187,9 @@ class PrefillManager:
 def mix_with_running(prompts: Work, running: list[Request], leases: LeasePool) -> list[Request]:
     """The running requests to add to a prefill batch, with an extend length of 1 each.
 
-    SGLang ``schedule_batch.py:ScheduleBatch.mix_with_running``. Nobody, if any of all these wants
-    log-probabilities, or if memory does not reach for all: then the prompts run alone, and the
-    next decode step sees to it.
+    SGLang ``schedule_batch.py:ScheduleBatch.mix_with_running``. There is none if one of all these
+    wants log-probabilities, or if memory does not suffice for all. Then the prompts run alone, and
+    the running requests run in the next decode step.
     """
     work = [*prompts, *((req, 1) for req in running)]
     need = sum(

@@ -84,11 +84,11 @@ class ChunkRule:
 class PrefillAdder:
     """Adds requests in order (SGLang ``schedule_policy.py:PrefillAdder``).
 
-    Four numbers count what is left:
+    Four numbers count what is left.
 
-    - ``rem_total_tokens``: memory, less what is reserved for running requests;
-    - ``cur_rem_tokens``: memory available now;
-    - ``rem_input_tokens``: prompt tokens of this batch;
+    - ``rem_total_tokens``: memory, less what is reserved for running requests.
+    - ``cur_rem_tokens``: memory available now.
+    - ``rem_input_tokens``: prompt tokens of this batch.
     - ``rem_chunk_tokens``: the same, but a longer prompt is cut, not refused. None: no limit.
 
     In a mixed batch the decodes are paid first (``num_mixed_decode_tokens``).

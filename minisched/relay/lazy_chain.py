@@ -18,8 +18,8 @@ from .base import Bound, Relay
 class LazyChain(Relay):
     """No buffer: the previous step's output array is this step's input array.
 
-    (SGLang ``hardware_backend/mlx/model_runner.py:decode_batch_start_chained`` takes
-    ``prev.lazy_tokens[:, None]`` as it is.) An unknown id is sent as -1 minus its row's place in
+    SGLang ``hardware_backend/mlx/model_runner.py:decode_batch_start_chained`` takes
+    ``prev.lazy_tokens[:, None]`` as it is. An unknown id is sent as -1 minus its row's place in
     the previous batch, so known tokens may be in the same step. At most two steps refer to an
     array: the one that computes it and the next one. Then its memory is released.
     """

@@ -31,9 +31,9 @@ def prepare_masks_for_filling(
 ) -> FillingMasks:
     """Return the masks (MindIE ``plugins/plugin_manager.py:_prepare_masks_for_filling``).
 
-    The original looks up the ids of the last batch and excludes prompts, because a preempted
-    sequence that starts again is in both batches with a known prompt (MindIE #75). Here an unknown
-    token is marked in the row itself, with the same result.
+    The original looks up the ids of the last batch and excludes prompts (MindIE #75). A preempted
+    sequence that starts again is in both batches, with a known prompt. Here an unknown token is
+    marked in the row itself, with the same result.
     """
     place = {rid: row for row, rid in enumerate(last_sequence_ids)}
     masks = FillingMasks([], [], [])

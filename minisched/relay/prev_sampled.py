@@ -18,9 +18,9 @@ MOST_IN_FLIGHT = 2
 class InputPlan(NamedTuple):
     """How the device completes one step's ``input_ids`` with tokens of the step before.
 
-    ``path`` is ``full`` (the CPU sent every token), ``slice`` (the first ``num_tokens`` tokens are
-    copied as they are, because row i continues row i), or ``scatter`` (token ``sources[i]`` goes to
-    position ``targets[i]``).
+    ``path`` is ``full`` (the CPU sent every token), ``slice`` or ``scatter``. A slice copies the
+    first ``num_tokens`` tokens as they are, because row i continues row i. A scatter writes token
+    ``sources[i]`` to position ``targets[i]``.
     """
 
     path: str
@@ -36,8 +36,8 @@ class PrevSampled(Relay):
     the requests up in ``prev_req_id_to_index`` and chooses the cheapest of three paths. A chunk
     that is not the last samples no valid token, so its row is not in that dict. The buffer (vLLM
     ``prev_sampled_token_ids``) holds the tokens of one step. Older tokens are lost, so at most two
-    steps are in flight, unless all have the same rows. (vLLM ships no ids if a slice covers the
-    whole batch; here the ids are always a part of the batch.)
+    steps are in flight, unless all have the same rows. vLLM ships no ids if a slice covers the
+    whole batch. Here the ids are always a part of the batch.
 
     Each ``bind`` is followed by one ``resolve_future``, in order, so the plans wait in a queue. The
     GPU reads the indices of a scatter later, on a stream that does not own their memory. So a used

@@ -21,8 +21,8 @@ class TokenPool(Relay):
 
     The host copies prompts on the scheduler's stream, also the tokens of a resumed request. The
     forward stream waits for that copy, and writes all samples itself. A chunk that is not the last
-    samples into ``DUMP``. (mini-sglang writes to position -1 since ef4367f: at ``device_len`` is
-    the first token of the next chunk.)
+    samples into ``DUMP``. mini-sglang writes to position -1 since ef4367f: at ``device_len`` is
+    the first token of the next chunk.
 
     If a row is released while a step in flight still writes to it, two streams write to it in no
     order. The rule that releases it is in ``memory/free_rules.py``.

@@ -41,8 +41,8 @@ class MachineCost(CostModel):
 
     The time of a forward pass is a sum. Its new tokens, padded to a multiple of ``pad_to``, take
     ``forward_base``, ``forward_per_token`` for each, and a term from ``forward_knots``, linear
-    between two knots. Rows and attention are added. (Over a long document attention is the largest
-    part. A real step overlaps some of the parts, so the sum is an upper bound.)
+    between two knots. Rows and attention are added. Over a long document attention is the largest
+    part. A real step overlaps some of the parts, so the sum is an upper bound.
 
     ``loops`` has the measured host costs of each loop; other loops take those of ``serial``. If a
     run adds 1000 nanoseconds of host work, ``added_work`` of them pass.

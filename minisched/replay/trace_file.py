@@ -323,8 +323,8 @@ class TraceFile:
     """A recorded workload, perhaps in gzip, read line by line as often as needed and never kept.
 
     ``limit`` takes only the first requests and leaves the rest unread. ``skip_empty`` leaves out
-    requests with an empty prompt or an empty answer; otherwise they are refused. (Of the 31,397
-    requests in Azure's and Mooncake's conversation traces none has one; BurstGPT has some.) Reading
+    requests with an empty prompt or an empty answer; otherwise they are refused. Of the 31,397
+    requests in Azure's and Mooncake's conversation traces none has one. BurstGPT has some. Reading
     raises a ``ValueError`` of one sentence, with the line's number, if the file is not what it
     claims to be or can't be read.
     """

@@ -151,9 +151,9 @@ class DraftModel:
         """DRAFT_EXTEND: return each row's settled tokens, with logits after the newest one.
 
         A row computed inputs at p .. p + e - 1 and chose g tokens, of which a count. Now it runs
-        over p .. p + e: first its inputs up to the first with a sample (a whole prompt, or only the
-        last token where the others were drafts), then the g tokens. Tokens after the a-th are
-        rejected and only fill the shape; no logits are taken after them.
+        over p .. p + e. Its inputs come first, up to the first with a sample: a whole prompt, or
+        only the last token where the others were drafts. The g tokens follow. Tokens after the a-th
+        are rejected and only fill the shape; no logits are taken after them.
         """
         xp, lens = self.xp, [length + 1 for length in step.extend_lens]
         inputs = self._batch(step, ForwardMode.DRAFT_EXTEND, step.prefix_lens, lens)

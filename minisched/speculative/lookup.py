@@ -1,8 +1,8 @@
 """Prompt lookup: drafts are the tokens after an earlier occurrence of the last few tokens.
 
 vLLM ``v1/spec_decode/ngram_proposer.py``, SGLang's ``NGRAM``. The longest suffix of the history
-that occurred before wins, then its most recent occurrence. (SGLang's default does the same. vLLM
-takes the earliest one, which fits the present topic less.) Where a copy reaches the end of the
+that occurred before wins, then its most recent occurrence. SGLang's default does the same. vLLM
+takes the earliest one, which fits the present topic less. Where a copy reaches the end of the
 history, it continues with the drafts themselves, so repeating text is drafted in full. Both
 originals stop there.
 

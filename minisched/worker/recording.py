@@ -228,10 +228,10 @@ class StepEdges:
 class TokenEdges:
     """Records the edge ``token`` from the op with the token that a forward pass really takes.
 
-    On the simulated device the memory of the relay records the writer of each future slot, and the
+    On the simulated device the memory of the relay records the writer of each future slot. The
     ids of the forward pass are compared with it when it runs. On a wall clock the future slots are
-    compared, in the order of launches. A row that takes another token than the newest one of its
-    lease gets a mark ``wrong token``, with the two slices of the arrow and the known tokens.
+    compared, in the order of launches. If a row takes another token than the newest one of its
+    lease, a mark ``wrong token`` has the two slices of the arrow and the known tokens.
     """
 
     def __init__(self, device: Device, relay: Relay) -> None:

@@ -1,9 +1,10 @@
 """Steps with drafts: verify them, count those that are accepted, and draft for the next step.
 
-(SGLang ``speculative/``, vLLM ``v1/spec_decode/``.) A step has up to five ops: ``forward`` over the
-last token of each row and its drafts; ``sample`` at each of these places, from (seed, request,
-position) as in a plain step; ``verify``, which counts the drafts that equal the sampled tokens;
-``draft``, where the device drafts; ``copy``. So a draft never changes a token. It only saves steps.
+SGLang ``speculative/``, vLLM ``v1/spec_decode/``. A step has up to five ops. ``forward`` computes
+the last token of each row and its drafts. ``sample`` chooses a token at each of these places, from
+(seed, request, position) as in a plain step. ``verify`` counts the drafts that equal the sampled
+tokens. ``draft`` follows where the device drafts, then ``copy``. So a draft never changes a token.
+It only saves steps.
 
 The positions of a row depend on the number of accepted drafts before it. A step may be launched
 before the result of the previous one is there. Then it takes its last token, drafts and lengths
