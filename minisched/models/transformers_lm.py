@@ -33,7 +33,7 @@ from ..devices.base import Array, Buffer, Device, reason_of
 from ..devices.thread import TorchArrays
 from .base import ForwardBatch, make_forward_batch
 from .fetch import silent_library
-from .llama import AUTO, WeightsError, choose_dtype, eos_of
+from .llama import AUTO, WeightsError, choose_dtype, eos_of, read_json
 from .llama_torch import (
     AT_ONCE,
     DTYPES,
@@ -269,6 +269,11 @@ class TransformersLM:
             ValueError: ``dtype`` is unknown, or the directory does not hold a model that runs.
         """
         directory = Path(directory).absolute()
+        if read_json(directory, "config.json").get("quantization"):
+            raise WeightsError(
+                f"{directory} is quantized for MLX; use --device mlx, or take the checkpoint that "
+                "it was made from."
+            )
         dtype = choose_dtype(directory, dtype, DTYPES, "torch")
         try:
             with silent_library():

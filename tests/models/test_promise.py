@@ -25,6 +25,7 @@ from minisched.models.promise import (
     promise_of,
     read_kept,
 )
+from minisched.models.registry import open_model
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -177,6 +178,25 @@ def test_a_loaded_model_of_mlx_lm_is_compared() -> None:
     assert type(loaded["model"]).__name__ == "LlamaModel"  # the user's object stays as it is
     with pytest.raises(ValueError, match=r"^a loaded Model can't run on device 'sim'; use"):
         ms.run(some(), device="sim", model=(loaded, None))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_quantized_checkpoint_of_mlx_lm_is_exact(
+    dtype: str, tiny_llama: Path, tmp_path: Path
+) -> None:
+    from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+    whole, config = load_model(tiny_llama)
+    quantized, config = quantize_model(whole, config, group_size=32, bits=4)
+    save_model(tmp_path, quantized)
+    save_config(config, tmp_path / "config.json")
+    model: Any = open_model(str(tmp_path), "mlx", dtype)
+    assert (model.apart, model.dtype) == (0.0, dtype)
+    found = ms.compare(some(), device="mlx", model=model)
+    truth = ms.compare(some(), device="mlx", model=str(tiny_llama))
+    assert found.identical and found.runs[0].outputs != truth.runs[0].outputs
+    with pytest.raises(ValueError, match=f"^{tmp_path} is quantized for MLX; use --device mlx"):
+        open_model(str(tmp_path), "thread")
 
 
 def test_layers_with_another_state_are_refused() -> None:
