@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from minisched.checking import check_runs
 from minisched.export.native import read_recorded, to_json
 from minisched.export.recipes import trace_of
+from tests.checks.test_foreign import as_rocpd
 from tests.support import OWN, browser, served, watch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +64,8 @@ def put(name: str, folder: Path) -> Path:
         with closing(sqlite3.connect(":memory:")) as database:
             database.executescript((PROFILES / "nsys_serial.sql").read_text())
             data = database.serialize()
+    elif name.startswith("rocpd"):
+        data = as_rocpd(folder / f"{name}.plain", ahead=True).read_bytes()
     elif name.startswith("torch"):
         data = (PROFILES / "torch_blocked.json").read_bytes()
     else:
@@ -124,9 +127,8 @@ def as_said(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-FORMATS = [
-    f"{name}{end}" for name in ("torch.json", "nsys.sqlite", "own.json") for end in ("", ".gz")
-]
+KINDS = ("torch.json", "nsys.sqlite", "rocpd.db", "own.json")
+FORMATS = [f"{kind}{end}" for kind in KINDS for end in ("", ".gz")]
 
 
 @pytest.mark.thorough

@@ -76,8 +76,8 @@ CHECK = """\
 # Check a trace here
 
 Is your engine overlapped, and why does its device idle? Drop a trace of `torch.profiler` (`.json`, also
-`.json.gz`), of Nsight Systems (`nsys export --type sqlite`), or one in [minisched's
-format](../traces/README.md). [Recipes](../lessons/site/docs/recipes.md) make one with six engines.
+`.json.gz`), of Nsight Systems (`nsys export --type sqlite`), of `rocprofv3` (`--output-format rocpd`), or one
+in [minisched's format](../traces/README.md). [Recipes](../lessons/site/docs/recipes.md) make one with six engines.
 
 **The file stays on this machine.** Python ([Pyodide](https://pyodide.org), 14 MB) comes from this site and
 reads the file in this page. The page sends nothing, and works without a network once it is loaded. 50 MB of
