@@ -53,6 +53,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.looks import LIGHT
+from minisched.export.puml_style import NEW, OLD
 from minisched.export.scene_puml import UNITS
 from minisched.export.scene_text import COLUMNS
 from minisched.export.svg_page import char_width
@@ -483,7 +484,8 @@ def forms_of(topic: str, trace: Trace, part: str = "", is_damaged: bool = False)
     assert picture.width <= 900 and drawn["svg"].endswith("</svg>\n")
     assert max(map(len, lines)) <= COLUMNS and all(line == line.rstrip() for line in lines)
     assert "\x1b" not in text and text.endswith("\n") and not text.endswith("\n\n")
-    assert puml.startswith("@startuml\n") and puml.endswith("@enduml\n")
+    assert puml.startswith((f"{OLD}\n@startuml\n", f"{NEW}\n@startuml\n"))
+    assert puml.endswith("@enduml\n")
     return Forms(picture, text, puml)
 
 
@@ -493,6 +495,7 @@ def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
     Gives (lane, fill, start, end), (lane, leaves, lane, arrives) and the end, in nanoseconds.
     """
     boxes, arrows, shows, now = Counter[Any](), Counter[Any](), dict[str, tuple[str, int]](), 0
+    meant = (0, 0)  # the times of the next arrow along its lane
     unit = UNITS[re.findall(r"^caption time in (\w+)$", puml, re.M)[0]]
 
     def time(written: str) -> int:
@@ -508,8 +511,14 @@ def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
                 boxes[(found[1], *shows.pop(found[1]), now)] += 1
             if found[2]:
                 shows[found[1]] = (found[2], now)
+        elif found := re.fullmatch(r"' the next arrow is from (\S+) to (\S+), drawn longer", line):
+            meant = time(found[1]), time(found[2])
         elif found := re.fullmatch(r"(\w+)@([\d.]+) -\[#\w+\]> (\w+)@([\d.]+)", line):
-            arrows[found[1], time(found[2]), found[3], time(found[4])] += 1
+            ends = time(found[2]), time(found[4])
+            if found[1] == found[3]:  # along a lane
+                assert ends[0] <= meant[0] <= meant[1] <= ends[1]
+                ends = meant
+            arrows[found[1], ends[0], found[3], ends[1]] += 1
     assert not shows, "every box ends"
     return boxes, arrows, now
 

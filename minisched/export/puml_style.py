@@ -10,6 +10,9 @@ from ..core.text import printable
 from .looks import ARROWS, DARK_TEXT, LIGHT, flat, look
 
 Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> its code
+# The first line of a diagram, in PlantUML's comments.
+OLD = "' Renders with PlantUML 1.2020.2 (Debian 12) or newer."
+NEW = "' Needs PlantUML 1.2025.0 or newer; the one of Debian 12 (1.2020.2) is too old."
 HEAD = "#E4E7EB"  # the background of a part's heading
 
 # -- A sequence diagram: messages in order ---------------------------------------------------------

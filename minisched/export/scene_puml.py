@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from .looks import LIGHT, SIGNS, flat
-from .puml_style import HEAD, Actor, Told, arrow_colour, creole, ink, sequence
+from .puml_style import HEAD, NEW, OLD, Actor, Told, arrow_colour, creole, ink, sequence
 from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene, axis_of
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
 
 NOTHING = "{-}"  # the state of an idle lane
-FAINT = "66"  # the opacity of an arrow along its own lane, over the words there
+FAINT = "B0"  # the opacity of an arrow along its own lane, over the words there
 WIDTH = 860  # pixels
+ALONG = 9  # pixels on either side of a box's edge, for an arrow along its own lane
 UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
 STYLE = f"""<style>
 legend {{
@@ -70,6 +71,7 @@ def to_puml(scene: Scene) -> str:
     legend = [*([f"|{'|'.join(cells)}|"] if cells else []), *(["   ".join(links)] if links else [])]
     return "\n".join(
         [
+            NEW if trees or (shown and not shown[0][1].runs_down) else OLD,
             "@startuml",
             STYLE,
             f"title {creole(scene.title)}{about}",
@@ -109,7 +111,12 @@ def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
                 changes[time][f"{key}{number}"] = what
         for link in lanes.links:
             (src, start), (dst, end) = link.src, link.dst
-            colour = arrow_colour(link.kind) + FAINT * (src == dst)
+            colour = arrow_colour(link.kind)
+            if src == dst:  # from box to box along its lane: as long as its head is wide
+                colour += FAINT
+                arrows.append(f"' the next arrow is from {at(start)} to {at(end)}, drawn longer")
+                start = max(lanes.start, start - round(ALONG / scale))
+                end = min(lanes.end, end + round(ALONG / scale))
             arrows.append(f"{key}{src}@{at(start)} -[{colour}]> {key}{dst}@{at(end)}")
     for time in sorted(changes):
         yield f"@{at(time)}"

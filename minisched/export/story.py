@@ -23,7 +23,7 @@ from ..trace import Trace
 from ..trace.events import is_forward, is_host
 from .layout import View
 from .looks import LOOKS
-from .puml_style import Actor, Code, Told, creole, sequence
+from .puml_style import OLD, Actor, Code, Told, creole, sequence
 from .units import ms
 
 Field = str | int
@@ -127,29 +127,48 @@ def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
 
 
 class Chapter(NamedTuple):
-    """A stretch of a run, under its heading; ``text`` is the story of it alone."""
+    """A stretch of a run, under its heading; ``text`` is the story of it alone.
+
+    ``base`` is the step that is written N, with N+1 and N-1 around it; 0: steps keep their numbers.
+    """
 
     view: View
     heading: str = ""
     text: str = ""
+    base: int = 0
 
 
 def to_story(story: Story, title: str, *chapters: Chapter) -> str:
     """Return the diagram of one stretch of a run, or of several, each under its heading."""
     about, body = "time runs down", list[Told]()
-    for view, heading, text in chapters:
+    for view, heading, text, base in chapters:
         if heading:
             body.append(Told("", f"{heading} ({ms(view.duration)} ms)"))
         else:
             run = f"{view.trace.loop} on {view.trace.device}"
-            steps = f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms"
-            about = f"{creole(run)}: {steps}; {about}"
+            steps = f"steps {view.first_step} to {view.last_step}" if not base else f"N is {base}"
+            about = f"{creole(run)}: {steps}, {ms(view.duration)} ms; {about}"
         says = lines_of(story.text + text)
         for event in events(view.trace, view.start, view.end):
             key = next((key for key in event.keys if key in says), "")
-            body += [told(event, line) for line in says.get(key, ())]
+            body += [told(with_names(event, base), line) for line in says.get(key, ())]
     drawn = sequence(story.actors, body, story.code)
-    return "\n".join(["@startuml", f"title {creole(title)}\\n{about}", *drawn, "@enduml", ""])
+    return "\n".join([OLD, "@startuml", f"title {creole(title)}\\n{about}", *drawn, "@enduml", ""])
+
+
+def with_names(event: StoryEvent, base: int) -> StoryEvent:
+    """Return an event with its steps as N, N+1 and N-1, if N is given."""
+
+    def name(step: int) -> str:
+        """Return the name of a step."""
+        return f"N{step - base:+d}" if step != base else "N"
+
+    fields = dict(event.fields)
+    for key in ("step", "before", "src", "queue") if base else ():
+        found = str(fields.get(key, "")).split()
+        if found and all(word.isdecimal() for word in found):
+            fields[key] = " ".join(name(int(word)) for word in found)
+    return replace(event, fields=fields)
 
 
 def lines_of(text: str) -> dict[str, list[str]]:

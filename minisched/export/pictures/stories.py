@@ -15,7 +15,8 @@ from ...models.base import ForwardBatch
 from ...relay.future_map import FutureMapRing
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
-from ..layout import View, make_view, shown, view_of_steps
+from ...trace import Trace
+from ..layout import make_view, shown, view_of_steps
 from ..puml_style import Actor, Code
 from ..recipes import recipe, run_of, trace_of
 from ..story import Chapter, Story, to_story
@@ -92,15 +93,21 @@ process           | copy ->> scheduler: tokens of {step}
 
 
 def event_loop() -> str:
-    """Draw two settled turns: the host's work while the device runs a step."""
+    """Draw a settled turn: the host's work while the device runs a step."""
     title = "SGLang event_loop_overlap: the host works on the steps before and after"
-    return to_story(EVENT_LOOP, title, Chapter(shown(trace_of("overlap"), 2)))
+    return to_story(EVENT_LOOP, title, one_period(trace_of("overlap")))
 
 
 def future_map() -> str:
-    """Draw three steps with a ring for two requests; the third reuses the slots of the first."""
+    """Draw a settled turn with a ring for two requests."""
     title = "SGLang FutureMap: a token reaches the next step without the host"
-    return to_story(FUTURE_MAP, title, Chapter(shown(trace_of("future_map"), 3)))
+    return to_story(FUTURE_MAP, title, one_period(trace_of("future_map")))
+
+
+def one_period(trace: Trace) -> Chapter:
+    """Return one settled step of a run, which is step N."""
+    view = shown(trace, 1)
+    return Chapter(view, base=view.first_step)
 
 
 # -- vLLM: the batch queue, filled before it is harvested ------------------------------------------
@@ -151,14 +158,14 @@ put 1 2 | core -> queue: appendleft the Future of {step}, in flight: {queue}
 def batch_queue() -> str:
     """Draw the first turns with async scheduling, the default on one device: fill, then harvest."""
     trace = run_of("vllm_async")
-    _, second, third = [item.start for item in trace.on("host") if item.name == "schedule"][:3]
-    end = next(item.end for item in trace.on("host") if item.name == "wait" and item.step == 2)
+    _, second, end = [item.start for item in trace.on("host") if item.name == "schedule"][:3]
     return to_story(
         BATCH_QUEUE,
         "vLLM step_with_batch_queue: fill the queue, then launch N+1 and block on N",
-        Chapter(make_view(trace, 0, second), "The queue is empty: fill it", FIRST),
-        Chapter(make_view(trace, second, third), "It is full: block on the oldest", SECOND),
-        Chapter(make_view(trace, third, end), "And so on: launch N+1, block on N"),
+        Chapter(make_view(trace, 0, second), "The queue is empty: fill it", FIRST, base=1),
+        Chapter(
+            make_view(trace, second, end), "It is full: launch N+1, block on N", SECOND, base=1
+        ),
     )
 
 
@@ -217,20 +224,20 @@ def dependency_points() -> str:
     return to_story(
         DEPENDENCY_POINTS,
         "vLLM: where the host waits for the device, and the device for the host",
-        Chapter(step_with("grammar", SLOW_MASK), waits),
-        Chapter(step_with("NGRAM_GPU"), goes_on, DRAFTS),
-        Chapter(step_with("grammar with speculation"), both, DRAFTS + BOTH),
+        step_with("grammar", waits, cost=SLOW_MASK),
+        step_with("NGRAM_GPU", goes_on, DRAFTS),
+        step_with("grammar with speculation", both, DRAFTS + BOTH),
     )
 
 
-def step_with(feature: str, cost: CostModel = SIM_COST) -> View:
-    """Return the view of a settled step of one run, from its schedule to its sampling."""
+def step_with(feature: str, heading: str, text: str = "", cost: CostModel = SIM_COST) -> Chapter:
+    """Return a settled step of one run, from its schedule to its sampling; it is step N."""
     trace = run_with("vllm_async", feature, cost)
     step = shown(trace, 1).first_step
     of_step = {item.name: item for item in trace.slices if item.step == step}
     schedules = (item.start for item in trace.on("host") if item.name == "schedule")
     start = max(time for time in schedules if time < of_step["prepare"].start)
-    return make_view(trace, start, of_step["sample"].start + 1)
+    return Chapter(make_view(trace, start, of_step["sample"].start + 1), heading, text, step)
 
 
 # -- MindIE: the plugin pipeline with its thread, and the scheduler's placeholders -----------------
@@ -304,9 +311,9 @@ output   | engine ->> client: output of {step}
 
 
 def plugin_pipeline() -> str:
-    """Draw two settled turns of the Python layer."""
+    """Draw a settled turn of the Python layer."""
     title = "MindIE's plugin pipeline: a call puts N and answers with the tokens of N-1"
-    return to_story(PIPELINE, title, Chapter(shown(run_of("mindie_plugin"), 2)))
+    return to_story(PIPELINE, title, one_period(run_of("mindie_plugin")))
 
 
 def scheduler_placeholders() -> str:
