@@ -32,7 +32,7 @@ from .causes import (
     by_phase,
 )
 from .course import Segment, course_of, path_to
-from .history import milliseconds
+from .history import many, milliseconds
 from .overlap import (
     TOKENS,
     call_of,
@@ -317,6 +317,7 @@ def _blocked_words(trace: Trace, blocked: Sequence[BlockingCall]) -> Iterator[st
 
 # -- The next thing to do --------------------------------------------------------------------------
 
+MANY_GAPS = 3  # in a step; with more of them the host is late within steps, not between them
 UNEXPLAINED = "record what happens while the device idles, because nothing recorded explains it."
 REMEDIES = {  # of a cause of idle time, if no blocking call is the reason
     ARRIVAL: "send more requests, because the device is idle while none is there.",
@@ -345,6 +346,13 @@ def advice_on(found: OverlapFindings) -> str:
         return REMEDIES[ARRIVAL]
     blocking = next(iter(verdict.blocking), "")
     call = largest.phase if largest.cause == BLOCKED else blocking
+    is_late_within = len(verdict.dry) >= MANY_GAPS * verdict.steps
+    is_starved = is_late_within and blocking in (NO_BLOCK, NO_CALL)
+    if largest.cause == HOST_WAIT and is_starved:
+        return (
+            "launch the kernels of a step as one graph: the host is late with single launches, "
+            f"{many(len(verdict.dry), 'time')} here."
+        )
     if verdict.word in ("serial", "partly") and not is_in_the_way(call, found):
         return (
             "launch each step before the result of the previous one is processed; the device "

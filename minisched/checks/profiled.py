@@ -221,26 +221,43 @@ class NoSuchRange(LookupError):
     """``--step`` or ``--device-lane`` names nothing in the trace; the message is one sentence."""
 
 
+EVERY = "every thread"
+
+
+def marked(kind: re.Pattern[str], ranges: Sequence[SeenEvent]) -> list[SeenEvent]:
+    """Return the ranges with a name of a kind."""
+    return [item for item in ranges if kind.fullmatch(plain(item.name))]
+
+
 def find_steps(
     launched: Mapping[int, Sequence[int]],
     lanes: Mapping[str, Sequence[Slice]],
     ranges: Mapping[str, Sequence[SeenEvent]],
+    every: Sequence[Slice],
     pattern: str = "",
 ) -> tuple[dict[int, int], str]:
     """Return the step of each slice that has one, and a sentence on the ranges that are steps.
 
     ``lanes`` are the launches of each lane of a host, and ``ranges`` its ranges, both by their
-    start; ``launched`` are the ops of a launch, by ids. ``pattern`` is the full name of the ranges
-    that are steps; ``*`` in it stands for any text.
+    start; ``launched`` are the ops of a launch, by ids, and ``every`` are the launches of
+    all threads. ``pattern`` is the full name of the ranges
+    that are steps; ``*`` in it stands for any text. If one lane launches and no range of its own
+    thread is a step, the ranges of another thread are (``ranges`` has them by its name): an
+    engine's scheduler and its worker may be two threads, and so are torch's two passes.
 
     Raises:
         NoSuchRange: in no range that ``pattern`` names anything was launched.
     """
-    for kind in kinds_of_steps(pattern):
+    tries = [(kind, ranges, lanes) for kind in kinds_of_steps(pattern)]
+    if len(lanes) == 1:
+        for kind in kinds_of_steps(pattern):
+            most = max((marked(kind, said) for said in ranges.values()), key=len, default=[])
+            tries.append((kind, {EVERY: most}, {EVERY: every}))
+    for kind, of_lane, launchers in tries:
         steps, marks = dict[int, int](), list[str]()
-        for lane, items in lanes.items():
+        for lane, items in launchers.items():
             starts, free, number = [item.start for item in items], 0, 0
-            for mark in ranges.get(lane, ()):
+            for mark in of_lane.get(lane, ()):
                 if mark.start < free or not kind.fullmatch(name := plain(mark.name)):
                     continue
                 free = mark.end
@@ -318,8 +335,9 @@ def build(
     for one in slices:
         if one.lane.endswith("host") and one.id in launched:
             hosts[one.lane].append(one)
-    by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
-    steps, sentence = find_steps(launched, hosts, by_lane, step)
+    by_lane = {threads.get(thread, f"{thread} thread"): said for thread, said in ranges.items()}
+    every = [one for one in slices if one.id in launched]
+    steps, sentence = find_steps(launched, hosts, by_lane, every, step)
     zero = slices[0].start if slices else 0
     for one in slices:  # they are this trace's alone; its clock begins with the first
         one.step = steps.get(one.id, 0)

@@ -139,6 +139,30 @@ NO_STEPS = ("scheduler.get_next_batch_to_run", "optimizer.step#Adam.step", "deco
             "aten::step", "execute_model", "step forward", "post_step 3")  # fmt: skip
 
 
+def test_steps_may_be_marked_by_another_thread_than_the_one_that_launches(tmp_path: Path) -> None:
+    """As in torch's training: the backward pass is launched by a thread of its own."""
+    events = list[Any]()
+    for step in range(5):
+        at = 10_000 * step
+        events += [
+            ("user_annotation", f"ProfilerStep#{step}", 7, "", at, at + 9_990, 0),
+            ("cuda_runtime", "cudaLaunchKernel", 7, "", at + 10, at + 20, 10 * step + 1),
+            ("kernel", "forward", 0, "3", at + 200, at + 3_000, 10 * step + 1),
+            ("user_annotation", "backward", 8, "", at + 30, at + 90, 0),
+            ("cuda_runtime", "cudaLaunchKernel", 8, "", at + 40, at + 50, 10 * step + 2),
+            ("cuda_runtime", "cudaLaunchKernel", 8, "", at + 60, at + 70, 10 * step + 3),
+            ("kernel", "backward", 0, "3", at + 3_000, at + 9_000, 10 * step + 2),
+            ("kernel", "update", 0, "3", at + 9_000, at + 9_900, 10 * step + 3),
+        ]
+    read = read_foreign(as_events(tmp_path / "t.json", *events))
+    found = report(read.trace, read.lacks, read.steps)
+    assert (found.verdict.steps, found.verdict.pairs, found.verdict.ahead) == (5, 4, 0)
+    assert "it has 5, the first of which is: ProfilerStep#0." in read.steps
+    assert [item.step for item in read.trace.on("forward")] == [
+        n for n in range(1, 6) for _ in "abc"
+    ]
+
+
 def test_steps_are_named_by_engines() -> None:
     assert all(map(is_step, SPELLINGS)) and not any(map(is_step, NO_STEPS))
 
@@ -251,6 +275,21 @@ def test_a_short_blocking_call_is_not_the_reason_for_a_long_gap(tmp_path: Path) 
     )
     assert found.largest is not None and found.largest.phase == ""
     assert "of it the host made no recorded call." in found.largest.sentence
+
+
+def test_a_host_that_is_late_within_steps_is_told_to_use_a_graph(tmp_path: Path) -> None:
+    """Eager kernels of 20 us, launched every 100 us: gaps are within steps, not between them."""
+    events, number = list[Event](), 0
+    for step in range(5):
+        events.append(("mark", f"step {step}", 1_000 * step, 1_000 * step + 990, 0))
+        for turn in range(9):
+            number += 1
+            at = 1_000 * step + 100 * turn
+            events += [("call", "cudaLaunchKernel", at, at + 5, number),
+                       ("op", "gemm", at + 10, at + 30, number)]  # fmt: skip
+    found = judged(tmp_path / "t.json", events)
+    assert not found.is_busy and found.verdict.word == "serial"
+    assert found.advice.startswith("launch the kernels of a step as one graph: ")
 
 
 # -- other devices than CUDA and HIP ---------------------------------------------------------------
@@ -499,6 +538,7 @@ seen.export_chrome_trace(sys.argv[2])
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_profile_of_a_real_program_with_a_thread_as_its_device(
     tmp_path: Path, ahead: int
