@@ -238,4 +238,4 @@ learn.timing(
 #
 # On your own machine: `minisched check trace.json.gz`, or with an Nsight report
 # `nsys export --type sqlite report.nsys-rep` and `minisched check report.sqlite`. Record three steps
-# or more, and the answer covers their overlap. The last lesson is yours: an empty file.
+# or more, and the answer covers their overlap. In the next lesson you begin with an empty file.

@@ -298,5 +298,4 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 nano.main()
 
 # %% [markdown]
-# **Next:** your own engine. Lesson 12 showed how to look at it; `minisched check --help` and the page
-# "check mine" show how to hold it to these laws.
+# **Next:** [lesson 14](14_into_an_engine.py). You change an engine that is not yours, and hold it with `check`.

@@ -2,7 +2,7 @@
 
 ``add_loop`` registers one under a name, ``known`` does so for a block. On a command line a file is
 ``FILE.py``, ``FILE.py:NAME`` or ``FILE.py:NAME:RELAY:OPTION=VALUE``. A class of the file that
-decides the batches, as in the last lesson, decides for every loop of that file.
+decides the batches, as in lesson 13, decides for every loop of that file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AS_IN_THE_LESSON = {"disable_radix_cache": True, "run_first": "", "rules": "sgla
 NO_DRAFTS = dict.fromkeys(
     ("NGRAM", "NGRAM_GPU", "STANDALONE"), "a scheduler of your own plans no drafts"
 )
-"""A scheduler of one's own knows no prefix cache and no drafts, as in the last lesson."""
+"""A scheduler of one's own knows no prefix cache and no drafts, as in lesson 13."""
 DECIDES = ("receive", "ended", "next_batch")  # the methods of a scheduler of one's own
 RESERVED = ("all",)  # a name that stands for several loops
 USUAL_DEPTH = 2  # steps in flight of a function that names no other number, as ``overlap`` has

@@ -1,15 +1,16 @@
 """The parts of the lessons: runs, pictures, sources, and exercises that are held to the laws.
 
-============= ====================================================================================
-module        what it gives
-============= ====================================================================================
-``runs``      runs with given costs in milliseconds, and tables and pictures of runs
-``exercise``  what an exercise is: a table with a hole in the package; ``exercises`` has all of them
-``grade``     ``check``: the laws, the smallest counterexample in red, or the run beside another
-``guard``     limits of time and instructions for a learner's lines
-``score``     three fixed workloads, and the figures of a loop on them
-``keep``      ``mine.py``, the file with the right answers; hints
-============= ====================================================================================
+================ =================================================================================
+module           what it gives
+================ =================================================================================
+``runs``         runs with given costs in milliseconds, and tables and pictures of runs
+``exercise``     what an exercise is: a table with a hole in the package; ``exercises`` has all
+``grade``        ``check``: the laws, the smallest counterexample in red, or the run beside another
+``guard``        limits of time and instructions for a learner's lines
+``score``        three fixed workloads, and the figures of a loop on them
+``small_engine`` an engine of nano-vllm's shape, for lesson 14
+``keep``         ``mine.py``, the file with the right answers; hints
+================ =================================================================================
 
 Only the standard library is needed, and IPython nowhere: what a cell shows has ``_repr_html_``
 (``export/notebook.py``).
@@ -26,6 +27,7 @@ from .exercises.l11_reviewer import (
     trace_of_bug,
 )
 from .exercises.l12_your_engine import device_ops, host_calls, profile, profile_path
+from .exercises.l14_into_an_engine import trace_of_engine
 from .grade import check
 from .keep import hint
 from .runs import simulate, table, timing, view
@@ -48,5 +50,6 @@ __all__ = [
     "timing",
     "touches",
     "trace_of_bug",
+    "trace_of_engine",
     "view",
 ]

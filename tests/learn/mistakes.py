@@ -352,6 +352,31 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "        if step:\n            engine.process_batch_result(step)\n        elif",
          "Level"),
     ),
+    "input_ids": (
+        ("in_flight > 1", "in_flight > 0", "it gives `[-1]`, should give `[0]`"),
+        ("-1 - seq.slot", "-seq.slot", "it gives `[0]`, should give `[-1]`"),
+        (" if seq.answer else 0", "", "IndexError at your line"),
+    ),
+    "generate_overlapped": (
+        (
+            "while last or not engine.is_finished",
+            "while not engine.is_finished",
+            "launched steps were never processed",
+        ),
+        (" if seqs else None", "", "`launch` got no sequence"),
+        (
+            "engine.input_ids(seqs)",
+            "[seq.last_token if seq.answer else 0 for seq in seqs]",
+            "in the serial loop",
+        ),
+        ("        last = step", "        last = step or last", "has already been processed"),
+        (
+            "        if last:\n            engine.postprocess(last, engine.wait(last))\n"
+            "        last = step",
+            "        if step:\n            engine.postprocess(step, engine.wait(step))",
+            "Serial: 0 of",
+        ),
+    ),
 }  # fmt: skip
 
 SURVIVORS: dict[str, tuple[str, ...]] = {
