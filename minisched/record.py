@@ -28,6 +28,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
+from urllib.parse import quote
 
 FORMAT, VERSION = "minisched trace", 1
 Value = str | int | float | bool
@@ -224,7 +225,7 @@ class Recorder:
 
     def token(self, rid: str, token: int, step: int) -> None:
         """Record a token that a client receives."""
-        self.mark("tokens", step=step, rids=rid, tokens=str(token))
+        self.mark("tokens", step=step, rids=quote(rid), tokens=str(token))
 
     def mark(self, name: str, **attrs: Value) -> None:
         """Record a moment: ``finish``, ``page alloc``, .., or one with a name of your own."""

@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..record_torch import GpuClock, Zero
 from ..trace import Recorder, Touch
 from .base import NO_LABEL, Event, Label, Op, value_of, without_frames
 from .thread import TorchDevice
 
-TRIPS = 5  # to the GPU and back; the shortest sets the GPU's clock
-ZERO_LASTS = 2_000_000_000  # nanoseconds
-PATIENCE = 100_000  # nanoseconds that the host waits for a new zero at most; it takes 10,000
 IDLE: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # by GPU and name
 
 
@@ -54,58 +52,6 @@ class CudaOp(Op):
     def _wait(self) -> None:
         self.end.synchronize()
         self.named = ()
-
-
-class Zero(NamedTuple):
-    """An event that the GPU has passed, and its time on the host's clock."""
-
-    event: torch.cuda.Event
-    at: int
-
-
-class GpuClock:
-    """The times of events on the GPU, on the host's clock.
-
-    CUDA gives the time between two events as milliseconds in float32: exact to 1 microsecond after
-    ten seconds, and to 62 microseconds after ten minutes. So every few seconds a new event becomes
-    the zero, timed from the zero before it. The two clocks drift apart. So the time of a zero must
-    lie between the host's record of the event and its first successful query. That is a short time,
-    because the stream has no other work, and the host does not block on the GPU.
-    """
-
-    def __init__(self, now: Callable[[], int], stream: torch.cuda.Stream) -> None:
-        self.now, self.stream = now, stream
-        trips = []
-        for _ in range(TRIPS):
-            event, asked = self._ask()
-            event.synchronize()
-            seen = now()
-            trips.append((seen - asked, Zero(event, (asked + seen) // 2)))
-        self.zero = min(trips, key=lambda trip: trip[0])[1]
-        self.asked: tuple[torch.cuda.Event, int] | None = None  # for the next zero
-
-    def renew(self) -> None:
-        """Take a new zero if the old one is some seconds old, on the host."""
-        now = self.now()
-        if self.asked is None:
-            if now < self.zero.at + ZERO_LASTS:
-                return
-            self.asked = self._ask()
-        event, asked = self.asked
-        while not event.query():
-            if self.now() > now + PATIENCE:
-                return  # the next call finds it passed
-        self.zero = Zero(event, min(max(asked, self.time(self.zero, event)), self.now()))
-        self.asked = None
-
-    def time(self, zero: Zero, event: torch.cuda.Event) -> int:
-        """Return the time at which the GPU passed ``event``, in nanoseconds of the host's clock."""
-        return zero.at + round(float(zero.event.elapsed_time(event)) * 1_000_000)
-
-    def _ask(self) -> tuple[torch.cuda.Event, int]:
-        event, asked = torch.cuda.Event(enable_timing=True), self.now()
-        event.record(self.stream)
-        return event, asked
 
 
 class Timing(NamedTuple):

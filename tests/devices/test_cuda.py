@@ -19,12 +19,13 @@ from minisched.checks.draw import Variant, draw
 from minisched.checks.judge import judge
 from minisched.core import Request, SamplingParams
 from minisched.devices import thread as torch_arrays
-from minisched.devices.cuda import PATIENCE, ZERO_LASTS, CudaDevice, CudaStream, GpuClock
+from minisched.devices.cuda import CudaDevice, CudaStream
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
 from minisched.models.hash_arrays import HashArrays
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.models.llama_torch import LlamaTorch
+from minisched.record_torch import PATIENCE, ZERO_LASTS, GpuClock
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.worker import Worker
 from tests.devices.fake_cuda import Gpu, fake_cuda

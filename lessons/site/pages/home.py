@@ -61,6 +61,7 @@ lessons/site/docs/when_overlap_wins
 
 lab/check
 lessons/site/docs/check_mine
+lessons/site/docs/your_engine
 lessons/site/docs/recipes
 lessons/site/docs/real_traces
 museum

@@ -12,7 +12,7 @@ from .documented import entry, field_list, is_documented
 from .repository import ROOT, text
 
 LAYERS = (
-    "nano", "core", "record", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar",
+    "nano", "core", "record", "record_torch", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar",
     "speculative", "relay", "worker", "engine", "features", "loops", "checks", "topics", "replay", "export",
     "fidelity", "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking",
     "own_loops", "pytest_plugin", "minisched",
