@@ -44,8 +44,8 @@ def play(text: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_check_finds_the_bug_of_each_engine_on_the_page(name: str, tmp_path: Path) -> None:
-    source = (DOCS / f"engine_{name}.py").read_text("utf-8")
-    [told] = re.findall(rf"\(engine_{name}\.py\) \|.*?\| `(.*?)` \|", PAGE)
+    source = (DOCS / "engines" / f"{name}_engine.py").read_text("utf-8")
+    [told] = re.findall(rf"\(engines/{name}_engine\.py\) \|.*?\| `(.*?)` \|", PAGE)
     wrong, right = ENGINES[name]
     assert source.count(wrong) == 1
     for text, holds in ((source, False), (source.replace(wrong, right), True)):
@@ -186,7 +186,7 @@ def test_two_recorders_on_one_thread_do_not_mix() -> None:
 
 @pytest.mark.parametrize("is_right", [False, True])
 def test_the_torch_engine_records_the_streams_of_a_gpu(tmp_path: Path, is_right: bool) -> None:
-    source = (DOCS / "engine_torch.py").read_text("utf-8")
+    source = (DOCS / "engines" / "torch_engine.py").read_text("utf-8")
     text = source.replace(*ENGINES["torch"]) if is_right else source
     with fake_cuda():
         out = play(text, tmp_path)

@@ -1,6 +1,6 @@
 """An engine in asyncio: one task schedules, one task for each client reads its tokens.
 
-    python engine_asyncio.py engine.json
+    python asyncio_engine.py engine.json
     minisched check engine.json
 
 It has a bug: when a client leaves, its request ends, but its page is not freed. With

@@ -1,6 +1,6 @@
 """An engine on torch: one stream computes, another one copies tokens to the host.
 
-    python engine_torch.py engine.json
+    python torch_engine.py engine.json
     minisched check engine.json
 
 It has a bug: the copy does not wait for the forward pass, so it may copy old tokens. With

@@ -1,6 +1,6 @@
 """An engine whose device is a thread; its lines with ``rec`` are what `minisched check` needs.
 
-    python engine_thread.py engine.json
+    python thread_engine.py engine.json
     minisched check engine.json
 
 It has a bug: one input buffer serves all steps, so the host writes the input of step n + 1 while
