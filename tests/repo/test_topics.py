@@ -74,7 +74,8 @@ def test_the_slices_of_a_run_without_a_picture_are_those_of_the_picture_that_is_
 
 PACKAGE = ROOT / "minisched"
 TIERS = (
-    "core, record.py, record_torch.py, trace, memory, policy, scheduler, devices models relay speculative grammar, "
+    "core, record.py, record_torch.py, trace, memory, policy, scheduler, "
+    "devices models relay speculative grammar, "
     "worker, engine, features, loops, checks, topics.py, export replay, "
     "comparison.py defaults.py, sweep, bench, fidelity museum, learn, "
     "own_loops.py, checking.py, cli pytest_plugin.py, __init__.py __main__.py"
