@@ -194,6 +194,20 @@ def test_every_documented_name_is_in_the_reference_and_diagrams_lead_there(site:
             assert any(link.endswith(f"#{dotted}") for link in read(page).leads), dotted
 
 
+def published(site: Path) -> list[Path]:
+    """The files of the site, without Sphinx's own cache, which ``-d`` puts elsewhere."""
+    return [path for path in site.rglob("*") if path.is_file() and ".doctrees" not in path.parts]
+
+
+def test_the_site_is_small_and_a_first_visit_needs_little(site: Path) -> None:
+    """At most 40 MB in all; the first page, with all that it loads, at most 1 MB."""
+    assert sum(path.stat().st_size for path in published(site)) < 40_000_000
+    home = site / "index.html"
+    loaded = {urlsplit(it).path for it in read(home).loads if not it.startswith("data:")}
+    files = [home, *((home.parent / unquote(path)).resolve() for path in loaded if path)]
+    assert len(files) > 5 and sum(path.stat().st_size for path in files) < 1_000_000
+
+
 # -- the site in a browser -------------------------------------------------------------------------
 
 
@@ -214,6 +228,34 @@ def test_pages_open_without_errors_and_search_works_offline(browser: Browser, si
             expect(page.locator("#search-results .search-summary")).to_contain_text("finished")
             first = page.locator("#search-results li a").first.inner_text()
             assert first.lower() == f"glossary > {word}", first
+
+
+def test_pictures_players_and_explore_work_from_disk(browser: Browser, site: Path) -> None:
+    with watch(browser, (site.as_uri(), *OWN)) as page:
+        for name in ("index.html", "gallery/overlap.html", "museum.html"):
+            page.goto((site / name).as_uri())
+            pictures = page.locator("article img")
+            assert pictures.count() and pictures.first.evaluate("it => it.naturalWidth > 100"), name
+        page.goto((site / "explore.html").as_uri())
+        assert page.locator("svg rect").count() > 20
+        page.goto((site / "steppers" / "serial_overlap.html").as_uri())
+        before = page.inner_text("body")
+        page.keyboard.press("ArrowRight")
+        assert page.inner_text("body") != before
+
+
+def test_from_disk_a_page_with_python_names_the_server_that_it_needs(
+    browser: Browser, site: Path
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    for name in ("lessons/01_bubble.html", "lab/index.html", "lab/check.html"):
+        page.goto((site / name).as_uri())
+        expect(page.get_by_text("python -m http.server -d").first).to_be_visible()
+    with served(site) as address:
+        page.goto(f"{address}lessons/01_bubble.html")
+        expect(page.locator(".from-disk")).to_be_hidden()
+    context.close()
 
 
 # -- the lab: in this Python -----------------------------------------------------------------------

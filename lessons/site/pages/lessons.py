@@ -127,8 +127,14 @@ def line_of(path: Path) -> str:
         f'<span id="progress">{exercises}</span>'
         f'<a href="{name}" download>Download for JupyterLab</a>'
         f"{colab}"
-        f"<span>{'In the gallery: ' if topics else ''}{pictures}</span></p>{script('lesson')}"
+        f"<span>{'In the gallery: ' if topics else ''}{pictures}</span></p>{FROM_DISK}{script('lesson')}"
     )
+
+
+FROM_DISK = """<p class="from-disk" hidden>The exercises run in this page only if a server sends it: \
+<code>python -m http.server -d out/site</code>. From a file they are text.</p><script>
+document.currentScript.previousElementSibling.hidden = location.protocol !== "file:"
+</script>"""
 
 
 def script(name: str) -> str:
