@@ -258,13 +258,15 @@ class Decision:
     def _kept_back(self, req: Request) -> float:
         """Return the tokens that are reserved for a running request's remaining output.
 
-        If the rule reserves the rest of each request, none is left for one that is ending.
+        If the rule reserves the rest of each request, tokens in flight are no part of it. So none
+        are reserved for a request that is ending.
         """
         if self.reserves_nothing:
             return 0
-        if self.rules.reserves == "rest" and req.device_len >= req.max_device_len:
-            return 0
-        if self.rules.reserves == "rest" or req.params.ignore_eos:
+        if self.rules.reserves == "rest":
+            left, spare = req.max_device_len - req.device_len, self.config.page_size - 1
+            return left + spare + self.is_unified if left > 0 else 0  # whole pages under one budget
+        if req.params.ignore_eos:
             return self._rest(req)
         return self._rest(req) * self.scheduler.new_token_ratio.current
 
@@ -297,8 +299,15 @@ class Decision:
         return free
 
     def need(self, req: Request) -> float:
-        """Return the most tokens that admission of a request may need, whatever is cached."""
-        prompt = (ceil(req.known_len / self.config.page_size) + 1) * self.config.page_size
+        """Return the most tokens that admission may need, whatever is cached; more must be free.
+
+        Rules that reserve the rest of each request admit one that takes the last free token.
+        """
+        size = self.config.page_size
+        if self.rules.reserves == "rest" and not self.is_unified:
+            new = req.params.max_new_tokens - len(req.output_ids)
+            return max(req.known_len + new, ceil(req.known_len / size) * size) - 1
+        prompt = (ceil(req.known_len / size) + 1) * size
         return prompt if self.reserves_nothing else prompt + req.params.max_new_tokens
 
     @property

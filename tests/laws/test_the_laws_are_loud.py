@@ -187,6 +187,14 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
              "return remain_len + adder.page_size - 1 if remain_len > 0 else 0",
              "return (remain_len or req.params.max_new_tokens) + adder.page_size - 1"),
     ),
+    "memory is kept for tokens that are generated already": (
+        written_case(  # the same report: c fits once the first step of b is launched
+            "a: 4 5 -> 6; b: 7 3 -> 6; c at 2: 9 -> 3", "mini_overlap", kv=11, rows=3,
+        ), "progress",
+        Edit("policy.mini_sglang:Rest.kept_for",
+             "return remain_len + adder.page_size - 1 if remain_len > 0 else 0",
+             "return req.params.max_new_tokens + adder.page_size - 1"),
+    ),
     "pages of a failed step stay in the prefix cache": (
         replace(  # they enter when their step is planned, and it fails
             at_plan := a_case([request("r0", [1, 2], 2)], "vllm_async", rules="vllm"),
