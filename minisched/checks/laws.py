@@ -13,7 +13,8 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ..core import FinishReason, Lease, Output, Request, ScheduleBatch
+from ..core import FinishReason, Lease, Output, Request, Result, ScheduleBatch
+from ..core.batch import Outputs
 from ..core.form import wrong_form
 from ..core.sampling import shown
 from ..devices.sim import SimDevice, SimMemory
@@ -190,6 +191,7 @@ class Clients:
         self.cached: dict[Request, int] = {}  # start of a prompt's first step, in tokens
         self.late = ""  # the first turn that delivered fewer or more tokens than it processed
         self.dropped = ""  # the first stale output that was dropped although it counts
+        self.blamed = ""  # the first failed result that ended the wrong requests
         self.deaf = ""  # the first turn that received an abort and did not end the request
 
     def watch(self, engine: Engine) -> None:
@@ -225,7 +227,23 @@ class Clients:
                 self.cached.setdefault(req, batch.starts[at] if at < batch.num_extend_reqs else 0)
             on_commit(batch)
 
-        late = scheduler.output_processor.late
+        late, process = scheduler.output_processor.late, scheduler.process
+
+        def processed(batch: ScheduleBatch, result: Result) -> Outputs:
+            """Check that a failed step, or a row with NaN, ends the requests that still need it."""
+            fails = bool(result.error or result.nan_samples)
+            needs = [*needed_by(batch, result)] if fails else []
+            lives = [req for req in scheduler.live.values() if fails]
+            outputs = process(batch, result)
+            for req in lives if not self.blamed else ():
+                if result.error and req in needs and not req.finished:
+                    self.blamed = f"step {batch.step} failed, and {req.name} did not end with it"
+                elif req.finish_reason is FinishReason.ERROR and req not in needs:
+                    self.blamed = (
+                        f"step {batch.step} failed, and {req.name} ended, although it did not need "
+                        "the result"
+                    )
+            return outputs
 
         def came_late(batch: ScheduleBatch, req: Request, lease: Lease, token: int | None) -> None:
             """Check that a token of a lost lease is delivered, where the rules keep such tokens."""
@@ -240,6 +258,7 @@ class Clients:
                 )
 
         scheduler.output_processor.late = came_late  # type: ignore[method-assign]
+        scheduler.process = processed  # type: ignore[method-assign]
         frontend.take = taken  # type: ignore[method-assign]
         frontend.on_output, scheduler.on_commit = heard, committed
 
@@ -331,6 +350,7 @@ class Clients:
             yield "ends", f"{again.name} was sent again, and its client received no refusal"
         for law, said in (
             ("client", self.late or self.dropped),
+            ("ends", self.blamed),
             ("abort", self.deaf),
             ("order", self.early),
         ):
@@ -422,6 +442,18 @@ class Clients:
             if sorted(found[name]) != sorted(had[name]):
                 words = "tokens of prompt, cache and output"
                 yield f"{name} is counted as {found[name]} {words}, but had {had[name]}"
+
+
+def needed_by(batch: ScheduleBatch, result: Result) -> Iterator[Request]:
+    """Yield the requests that need the result of a step, before it is processed.
+
+    They hold the lease of their row, or have lost it and their late tokens count. A row with NaN
+    does not count if it has read pages of a failed step: it is computed again.
+    """
+    for req, lease in zip(batch.reqs, batch.leases, strict=True):
+        is_late = not req.finished and any(part.keeps_late for part in req.parts)
+        if (req.lease is lease or is_late) and (result.error or not lease.is_spoiled):
+            yield req
 
 
 def bad_end(req: Request, heard: Sequence[Output]) -> Iterator[str]:
