@@ -51,8 +51,11 @@ FAILURES = {
     "inputs find no memory": "out of device memory (tried to allocate 2.00 GiB)",
     "mask finds no memory": "out of device memory (tried to allocate 2.00 GiB)",
     "transfer fails": "transfer failed",
+    "post-processing raises": "the answer could not be made",
 }
-"""The faults of a step (``step_fault.py``), with the error of the requests that it ends."""
+"""The faults of a step (``step_fault.py``), with the error of the requests that it ends.
+
+An error in the post-processing of a loop's own layer ends the run instead."""
 
 
 @dataclass
@@ -61,8 +64,9 @@ class Workload:
 
     In the turns of ``flushes`` a client asks to empty the cache. In those of ``sent_again`` it
     sends the object of a request once more, if that was sent before. In the turn ``interrupt`` the
-    user presses Ctrl-C. A run fills ``struck`` with the requests that its ``failures`` hit, by id,
-    and the device's message.
+    user presses Ctrl-C. With a ``delay`` each request is sent for that much later than its turn.
+    A run fills ``struck`` with the requests that its ``failures`` hit, by id, and the device's
+    message.
     """
 
     requests: list[Request]
@@ -75,6 +79,7 @@ class Workload:
     failures: tuple[Failure, ...] = ()
     sent_again: dict[int, str] = field(default_factory=dict)  # turn -> request id
     interrupt: int | None = None  # turn
+    delay: int = 0  # nanoseconds
     struck: dict[str, set[str]] = field(default_factory=dict)
 
     def has_failed(self, req: Request) -> bool:
@@ -135,6 +140,8 @@ def case_text(case: Case) -> list[str]:
     ]
     if workload.interrupt is not None:
         lines.append(f"Ctrl-C at turn {workload.interrupt}")
+    if workload.delay:
+        lines.append(f"each request is sent for {workload.delay} ns later")
     lines += [f"{failure.kind} in {failure.step}" for failure in workload.failures]
     if case.built_by_host:
         lines.append("the host builds the ops when it launches them, as on cuda and mlx")
@@ -264,6 +271,8 @@ def events_gone(workload: Workload) -> Iterator[dict[str, Any]]:
         yield {"sent_again": {}}
     if workload.interrupt is not None:
         yield {"interrupt": None}
+    if workload.delay:
+        yield {"delay": 0}
     if workload.eos_ids:
         yield {"eos_ids": frozenset()}
     if len(workload.aborts) > 1:

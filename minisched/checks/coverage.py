@@ -242,9 +242,11 @@ SITUATIONS: dict[str, Callable[[Evidence], object]] = {
     "the mask of a step finds no memory": lambda it: it.has_hit("mask finds no memory"),
     "a transfer fails": lambda it: it.has_hit("transfer fails"),
     "a copy to the host fails": lambda it: it.has_hit("copy fails"),
+    "the post-processing of a step fails": lambda it: it.has_hit("post-processing raises"),
     "a row has NaN": lambda it: it.has_hit("NaN logits"),
     "a row that read a failed page has NaN": lambda it: it.ran.spoiled_nan,
     # Clients.
+    "requests are sent for a later time": lambda it: it.verdict.workload.delay,
     "a request is aborted between its chunks": lambda it: it.ran.aborted_between_chunks,
     "an interrupt aborts requests": lambda it: it.ran.interrupted,
     "a request is sent again after its end": lambda it: "finished" in it.ran.sent_again,

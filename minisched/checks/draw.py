@@ -31,6 +31,7 @@ from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from .case import FAILURES, Case, Failure, Workload
 from .oracle import tokens_alone
+from .step_fault import POSTPROCESS
 
 DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # in a cycle, by seed
 THEMES = ("any", "any", "crowded", "crowded", "late prompt", "urgent", "conversation", "alike")
@@ -110,6 +111,7 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
             workload.requests.append(draw_odd(rng, workload.requests))
             workload.arrivals.append(rng.randrange(15))
         workload.failures += () if stays_crowded else draw_mask_failure(rng, workload)
+        add_rare(rng, workload, theme)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -288,7 +290,8 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
 
 INTERRUPTED_SHARE = 1 / 10
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
-AT_RUN = [kind for kind in FAILURES if kind not in (INPUTS, MASK, TRANSFER)]  # on the device
+OF_HOST = (INPUTS, MASK, TRANSFER, POSTPROCESS)
+AT_RUN = [kind for kind in FAILURES if kind not in OF_HOST]  # on the device
 GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: waiting, in chunks, running, ended
 
 
@@ -362,6 +365,26 @@ def draw_mask_failure(rng: Random, workload: Workload) -> tuple[Failure, ...]:
     req = rng.choice(masked)
     position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
     return (Failure(req.rid, position, MASK),)
+
+
+def add_rare(rng: Random, workload: Workload, theme: str) -> None:
+    """Change a few workloads: timed requests, a failure of a loop's own layer, a small budget.
+
+    It comes last, so that all other draws of a seed stay as they are. Timed requests exclude those
+    that are sent again, which have to be known by their turn.
+    """
+    if rng.random() < 0.1 and not workload.sent_again:
+        workload.delay = rng.choice((1, 20)) * UNIT
+    if rng.random() < 0.1:
+        req = rng.choice(workload.requests)
+        if not wrong_form(req):
+            position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
+            workload.failures += (Failure(req.rid, position, POSTPROCESS),)
+    config = workload.config
+    if config.enable_mixed_chunk and theme != "late prompt" and rng.random() < 0.4:
+        least = -(-12 // config.page_size) * config.page_size
+        chunk, most = max(config.chunked_prefill_size, least), rng.choice((3, 4, 6))
+        workload.config = replace(config, chunked_prefill_size=chunk, max_prefill_tokens=most)
 
 
 # -- Settings --------------------------------------------------------------------------------------

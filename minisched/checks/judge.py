@@ -44,7 +44,7 @@ from .positions import Positions, enters_planned, find_unwritten
 from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
-from .step_fault import StepFault
+from .step_fault import POSTPROCESS, BadLuck, StepFault
 from .waste import Waste, overrun_of
 
 # -- The violations of one run ---------------------------------------------------------------------
@@ -174,6 +174,12 @@ class Witnesses:
             device.recorder, case.loop, device.name, self.model.name, device.clock
         )
 
+    @property
+    def is_stopped_by_a_fault(self) -> bool:
+        """Return whether an injected fault of the loop's own layer has stopped the run."""
+        hit = any(fault.kind == POSTPROCESS and fault.is_hit for fault in self.failing)
+        return hit and isinstance(self.error, BadLuck)
+
     def laws(self) -> Laws:
         """Yield each law with its violations, those of the clients first.
 
@@ -250,7 +256,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     workload = fresh(case.workload)
     seen = Witnesses(case, workload)
     seen.run(patch)
-    stopped = [stopped_by(seen.error, LOOPS[case.loop])] if seen.error else []
+    error = None if seen.is_stopped_by_a_fault else seen.error
+    stopped = [stopped_by(error, LOOPS[case.loop])] if error else []
     refusals = [engine.scheduler.config.refusal for engine in seen.engines[:1]]
     refused = {req.name for req in workload.requests if any(it(req) is not None for it in refusals)}
     found = [*stopped, *first_of_each(seen.laws())]
@@ -367,7 +374,8 @@ def play(
         for turn in range(most):
             for req, arrival in zip(workload.requests, workload.arrivals, strict=True):
                 if arrival == turn:
-                    frontend.push(req)
+                    delay = workload.delay
+                    frontend.push(req, at=device.now() + delay if delay else None)
             if turn in workload.aborts:
                 frontend.abort(workload.aborts[turn])
             if turn in workload.flushes:

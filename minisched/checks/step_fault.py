@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..core import Lease, ScheduleBatch
+from ..devices.base import NO_LABEL, Label
 from ..engine.engine import Engine
 from ..features.history import History
 from ..loops.pd import PrefillEngine
@@ -84,6 +85,7 @@ class BadLuck(RuntimeError):
     """The error of a device in an injected fault."""
 
 
+POSTPROCESS = "post-processing raises"
 NO_MEMORY = "tried to allocate 2.00 GiB"  # the message of CUDA in torch
 
 
@@ -109,7 +111,7 @@ class StepFault:
     def put_in(self, engine: Engine) -> None:
         """Change an engine before it starts."""
         worker, is_cut = engine.worker, len(engine.worker.page_tables) > 1
-        if self.of.when:
+        if self.of.when or self.kind == POSTPROCESS:
             self.follow(engine)
         if self.kind == "copy fails":
             wrap(worker, "queue", partial(self.queue, engine))
@@ -122,6 +124,8 @@ class StepFault:
         elif self.kind == "transfer fails":
             if isinstance(engine, PrefillEngine):
                 wrap(engine, "copy_kv", self.copy_kv)
+        elif self.kind == POSTPROCESS:
+            wrap(engine.device, "host", partial(self.postprocess, engine))
         elif self.kind == "NaN logits":
             logits = "compute_logits" if is_cut else "forward"
             wrap(worker.model, logits, partial(self.compute_nan, engine))
@@ -239,6 +243,17 @@ class StepFault:
             self.hit(*batch.rids)
             raise MemoryError(NO_MEMORY)
         return inner(batch, *args)
+
+    def postprocess(
+        self, engine: Engine, inner: Any, phase: str, cost: int, label: Label = NO_LABEL,
+        *args: Any,
+    ) -> Any:  # fmt: skip
+        """Begin a phase of the host; the post-processing of one step raises instead."""
+        batch = self.committed.get((id(engine), label.step))
+        if phase == "postprocess" and batch is not None and self.is_due(batch, engine):
+            self.hit(*batch.rids)
+            raise BadLuck(FAILURES[self.kind])
+        return inner(phase, cost, label, *args)
 
     def copy_kv(self, inner: Any, rid: str, *args: Any) -> None:
         """Transfer KV of a request on ``pd``, or fail."""
