@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checking import try_workloads
-from minisched.checks.case import FAILURES, case_text, changed, shrink
+from minisched.checks.case import FAILURES, Failure, case_text, changed, shrink
 from minisched.checks.draw import (
     CASES_EACH,
     CHANGES,
@@ -30,12 +30,13 @@ from minisched.checks.identity import another_workload, differences
 from minisched.checks.judge import Finding, breaks_the_same, judge
 from minisched.checks.many import CaseTally, case_of, try_seed
 from minisched.checks.oracle import oracle_trace
-from minisched.checks.step_fault import CONDITIONS
+from minisched.checks.step_fault import CONDITIONS, POSTPROCESS
 from minisched.core.form import wrong_form
 from minisched.loops.design import LOOPS
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
+from minisched.museum.exhibit import case as written_case
 from minisched.museum.exhibit import exhibits
-from minisched.museum.patch import put_in
+from minisched.museum.patch import Edit, put_in
 from minisched.policy.rules import RUN_FIRST
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import SchedulerConfig
@@ -197,7 +198,7 @@ def test_the_cases_of_published_bugs_keep_what_they_need() -> None:
 # -- steps that fail -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("kind", [kind for kind in FAILURES if kind != POSTPROCESS])
 def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
     ends: list[bool] = []
     has_mask, is_on_pd = kind == "mask finds no memory", kind == "transfer fails"
@@ -212,6 +213,27 @@ def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
             ends += [workload.has_failed(req)] * (req.name in workload.struck)
             assert not workload.has_failed(req) or req.name in workload.struck
     assert ({True} if is_on_pd else {True, False}) <= {*ends}
+
+
+def test_an_error_in_the_layer_of_a_loop_ends_the_run_and_leaves_no_thread() -> None:
+    case = written_case("a: 1 2 -> 4; b: 3 -> 4", "mindie_plugin", kv=32, rows=2)
+    case.workload.failures = (Failure("a", 2, POSTPROCESS),)
+    verdict = judge(case)
+    assert verdict.holds and not verdict.finished and verdict.hit
+    where = "loops.mindie_plugin:PluginManager.generate_token_async"
+    signal = "item.postprocess_done.set()\n"
+    edit = Edit(where, f"finally:\n        {signal}", f"except StopIteration:\n        {signal}")
+    with put_in([edit]):
+        assert not judge(case).holds
+
+
+def test_a_timed_request_is_waited_for() -> None:
+    case = written_case("a: 1 2 -> 2; b at 1: 3 -> 2", "serial", kv=32, rows=2)
+    case.workload.delay = 100_000_000
+    assert judge(case).holds
+    where = "engine.frontend:Frontend.is_empty"
+    with put_in([Edit(where, " and not self._said and not self._later", " and not self._said")]):
+        assert judge(case).broke("ends")
 
 
 # -- the oracle as a baseline ----------------------------------------------------------------------
