@@ -374,7 +374,7 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
     that are sent again, which have to be known by their turn.
     """
     if rng.random() < 0.1 and not workload.sent_again:
-        workload.delay = rng.choice((1, 20)) * UNIT
+        workload.delay = rng.choice((20, 300)) * UNIT
     if rng.random() < 0.1:
         req = rng.choice(workload.requests)
         if not wrong_form(req):
