@@ -22,6 +22,7 @@ from ..trace import Trace
 from ..trace.files import write_whole
 from . import native
 from .by_step import by_step
+from .chinese import translated
 from .motion import playing
 from .one_token import one_token
 from .pictures import compare, stages, waits
@@ -35,7 +36,7 @@ from .scene_puml import to_puml
 from .scene_svg import to_svg
 from .svg_style import PHONE, SLIDE
 from .tables import designs_page
-from .views import draw, parts_of
+from .views import draw, mixed_chunk, page_allocator, parts_of, radix_cache
 
 # -- The files and their sources -------------------------------------------------------------------
 
@@ -58,7 +59,34 @@ def pair() -> list[Trace]:
     return [trace_of("serial"), trace_of("overlap")]
 
 
+def poster_of(lang: str = "en") -> Scene:
+    """Return the poster of all designs."""
+    return poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))], lang)
+
+
+SMALL: dict[str, Callable[[], Scene]] = {  # pictures with a form for phones, and one in Chinese
+    "chunked_and_mixed_prefill": stages.prefill_stage,
+    "mixed_chunk": lambda: mixed_chunk.scene(trace_of("mixed_chunk")),
+    "one_token": lambda: one_token([*map(run_of, compare.RELAYS)]),
+    "page_allocator": lambda: page_allocator.scene(trace_of("page_allocator")),
+    "poster": poster_of,
+    "radix_cache": lambda: radix_cache.scene(trace_of("radix_cache")),
+}
+
+
+def on_a_phone(name: str) -> str:
+    """Draw a picture of ``SMALL`` for a phone."""
+    return to_svg(SMALL[name](), PHONE)
+
+
+def with_chinese(name: str) -> str:
+    """Draw a picture of ``SMALL`` in Chinese."""
+    return to_svg(translated(poster_of("zh") if name == "poster" else SMALL[name]()))
+
+
 FILES: dict[str, Callable[[], str]] = {  # by path
+    **{f"traces/{name}_phone.svg": partial(on_a_phone, name) for name in SMALL},
+    **{f"traces/{name}_zh.svg": partial(with_chinese, name) for name in SMALL},
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
     "diagrams/rules.md": rules_page,
     "diagrams/compare.svg": lambda: playing(to_svg(by_step(pair()), SLIDE)),
@@ -66,8 +94,8 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),
     "lessons/site/docs/designs.md": designs_page,
     "traces/mixed_attention.svg": lambda: to_svg(stages.attention(stages.mixed_batch())),
-    "traces/one_token.svg": lambda: to_svg(one_token([*map(run_of, compare.RELAYS)])),
-    "traces/poster.svg": lambda: to_svg(poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))])),
+    "traces/one_token.svg": lambda: to_svg(SMALL["one_token"]()),
+    "traces/poster.svg": lambda: to_svg(poster_of()),
 }
 OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),

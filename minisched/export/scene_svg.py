@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .looks import css
 from .scene import CellGrid, Curve, Lanes, NodeTree, Scene, Show, axis_of
-from .svg_lanes import LanesDrawing
+from .svg_lanes import NARROW, LanesDrawing
 from .svg_page import SvgPage, TimeScale, cut, said_of, width_of
 from .svg_style import DESK, MARGIN, Sheet
 from .units import tick_step
@@ -170,6 +170,8 @@ def _left_of(item: Show, sheet: Sheet) -> float:
     if not isinstance(item, Lanes):
         return float(sheet.left)
     left = left_edge([f"{row.name}  {row.note}" for row in item.rows], sheet)
+    if sheet.width < NARROW:
+        return min(sheet.width * 0.35, left_edge([row.name for row in item.rows], sheet))
     groups = [max(row.group, row.group_note, key=len) for row in item.rows if row.group]
     most = sheet.width * 0.35
     return min(most, left + left_edge(groups, sheet) - 40 if groups else left)

@@ -18,6 +18,7 @@ from .svg_style import MARGIN
 SLANT = 30  # pixels to the side: a longer arrow over several rows has a bend
 ASIDE = 8  # pixels between two places that are tried for a number, or for words below a box
 PHRASE = 16  # pixels from one phrase to the next
+NARROW = 600  # pixels of a page on which the name of a group stands above its rows
 MOST_HIGH = 740  # pixels of all lanes; more lanes are narrower
 
 
@@ -41,6 +42,7 @@ class LanesDrawing:
         self.sheet = sheet = page.sheet
         self.x = TimeScale(lanes.start, lanes.end, page.left, sheet.edge)
         count = len(lanes.rows) + sum(row.measure is not None for row in lanes.rows)
+        self.is_narrow = sheet.width < NARROW
         self.pitch = min(sheet.pitch, max(9, MOST_HIGH / max(1, count)))
         self.gap = sheet.gap if self.pitch > 16 else 2
         self.box = self.pitch - self.gap
@@ -62,6 +64,7 @@ class LanesDrawing:
         for at, row in enumerate(rows):
             kinds = [item.kind for item in row.spans]
             y += 20 if row.measure else 8 if at and row.group != before else 0
+            y += 22 if self.is_narrow and row.group not in ("", before) else 0
             y += 13 if "outline" in kinds else 0  # its number stands above it
             yield _Strip(row, y, row.group if row.group != before else "")
             before = row.group
@@ -104,6 +107,14 @@ class LanesDrawing:
         if self.pitch < 12 and self.strips.index(strip) % 5:
             return
         y = strip.y + self.box / 2 + 4
+        if row.group and self.is_narrow:
+            name = cut(row.name, left - MARGIN - 6, self.sheet.small)
+            page.words(left - 6, y, name, "small faint", "end")
+            if strip.group:
+                page.words(MARGIN, strip.y - 10, row.group, "bold")
+                at = MARGIN + width_of(row.group, self.sheet.text, bold=True) + 10
+                page.words(at, strip.y - 10, row.group_note, "small faint")
+            return
         if row.group:
             page.words(left - 8, y, row.name, "small faint", "end")
             if strip.group:
@@ -192,7 +203,9 @@ class LanesDrawing:
         places = self._places(item, strip)
         if first := next(places, None):
             rest = (place for place in places if not place[2])
-            words, middle, _ = next(rest, first) if first[2] else first
+            words, middle, is_struck = next(rest, first) if first[2] else first
+            if is_struck and self.is_narrow and item.kind in ("bubble", "waited"):
+                return  # its hatching says the same
             self.page.said.add(words)
             kind = f"small in-{css(item.kind)}"
             if item.kind in ("bubble", "waited"):  # off the hatching, for programs without rims

@@ -186,9 +186,13 @@ class SvgPage:
     def heading(self, words: str, note: str) -> None:
         """Draw the title of a part, followed by a quiet note, or with it below if it is long."""
         sheet = self.sheet
-        self.words(MARGIN, self.top, words, "run")
+        first, *more = folded(words, sheet.edge - MARGIN, sheet.run, bold=True)
+        self.words(MARGIN, self.top, first, "run")
+        for line in more:
+            self.top += round(sheet.run) + 4
+            self.words(MARGIN, self.top, line, "run")
         at = MARGIN + width_of(words, sheet.run, bold=True) + 18
-        if note and at + width_of(note, sheet.small) > sheet.edge:
+        if note and (more or at + width_of(note, sheet.small) > sheet.edge):
             self.lines(note, "small faint")
         else:
             self.words(at, self.top, note, "small faint")
@@ -207,8 +211,12 @@ class SvgPage:
             if not number or x + room > self.sheet.edge:
                 x, self.top = float(MARGIN), self.top + (22 if number else 16)
             self._sample(kind, x, self.top)
-            self.words(x + 24, self.top, words)
-            x += room
+            first, *more = folded(words, self.sheet.edge - x - 24, self.sheet.text)
+            self.words(x + 24, self.top, first)
+            for line in more:
+                self.top += 16
+                self.words(x + 24, self.top, line)
+            x += self.sheet.width if more else room
         self.top += 8
 
     def _sample(self, kind: str, x: float, y: float) -> None:
@@ -271,6 +279,8 @@ class TimeScale:
         """Draw the axis below the last shape; ``words`` name its unit."""
         y = page.top
         page.line("axis", self.left, y, self.right, y)
+        if width_of(words, page.sheet.small) > self.left - MARGIN - 12:
+            words = words.split()[-1]
         page.words(MARGIN, y + 18, words, "small faint")
         for x, number in self.ticks:
             page.line("axis", x, y, x, y + 5)

@@ -255,7 +255,7 @@ def test_the_chinese_readme_says_the_same() -> None:
         r"`[^`\n]+`",
     ):
         both = [re.findall(what, text, re.DOTALL | re.MULTILINE)
-                for text in (README, CHINESE.replace("compare_zh.svg", "compare.svg"))]  # fmt: skip
+                for text in (README, CHINESE.replace("_zh.svg", ".svg"))]  # fmt: skip
         assert both[0] == both[1], what
     figures = [sorted(re.findall(r"\b\d[\d,]*\b", text)) for text in (README, CHINESE)]
     assert figures[0] == figures[1]
