@@ -41,6 +41,7 @@ def learn(
     file: str | None = typer.Argument(None, help="With score: FILE.py, FILE.py:NAME, or a loop."),
     folder: Path = setting(FOLDER, "Where your lessons and your mine.py are."),
     no_open: bool = setting(False, "Only show how far you are."),
+    lang: str = setting("en", "The language of the lesson: en or zh, which has 0 to 3."),
     json: bool = JSON,
 ) -> int:
     """Show which lessons are done, and open the next one in JupyterLab.
@@ -55,6 +56,8 @@ def learn(
     """
     if lesson == "score":
         return print_score(file or str(folder / MINE), json)
+    if lang not in ("en", "zh"):
+        raise ValueError(f"--lang is {lang!r}, but it must be en or zh.")
     sources, kept = home(), parts(folder / MINE)
     every = [about(path, kept) for path in sources]
     left = [one for one in every if one["done"] < len(one["exercises"])]
@@ -78,7 +81,28 @@ def learn(
     say_table(("", "lesson", "", ">exercises right"), rows)
     if not kept:
         say(f"Your answers are counted in {folder / MINE}, which does not exist yet.")
-    return 0 if no_open else open_lesson(sources[every.index(chosen)], chosen["extras"], folder)
+    source = in_language(sources[every.index(chosen)], lang)
+    return 0 if no_open else open_lesson(source, chosen["extras"], folder)
+
+
+def in_language(source: Path, lang: str) -> Path:
+    """Return a lesson in a language.
+
+    Raises:
+        ValueError: it is not translated.
+    """
+    translated = source.parent / lang / source.name
+    if lang == "en":
+        return source
+    if not translated.exists():
+        there = ", ".join(
+            str(int(path.name[:2])) for path in sorted(translated.parent.glob("*.py"))
+        )
+        raise ValueError(
+            f"lesson {int(source.name[:2])} is not in {lang}; the lessons {there} are: "
+            f"minisched learn 0 --lang {lang}."
+        )
+    return translated
 
 
 def print_score(file: str, json: bool) -> int:
@@ -145,7 +169,8 @@ def open_lesson(source: Path, extras: list[str], folder: Path) -> int:
     """Open a copy of a lesson, as a notebook if possible; an existing copy is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     has_jupytext = find_spec("jupytext") is not None
-    path = folder / f"{source.stem}.{'ipynb' if has_jupytext else 'py'}"
+    suffix = "_zh" if source.parent.name == "zh" else ""
+    path = folder / f"{source.stem}{suffix}.{'ipynb' if has_jupytext else 'py'}"
     if not path.exists() and has_jupytext:
         jupytext = import_module("jupytext")
         jupytext.write(jupytext.read(source), path)

@@ -104,3 +104,12 @@ def test_a_kept_capstone_serves_smollm2(
     line = f"run --loop {mine} {real} --chat --prompt Hello --max-new-tokens 6"
     code, out, _ = cli(line)
     assert code == 0 and "6 tokens in 6 steps of the loop" in out
+
+
+def test_a_lesson_in_chinese(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minisched.cli.learn.find_spec", lambda name: None)
+    assert cli(f"learn 1 --lang zh --folder {tmp_path}")[0] == 0
+    assert "气泡" in (tmp_path / "01_bubble_zh.py").read_text(encoding="utf-8")
+    code, _, err = cli(f"learn 9 --lang zh --folder {tmp_path}")
+    assert code == 2 and "lesson 9 is not in zh; the lessons 0, 1, 2, 3 are" in err
+    assert cli("learn 1 --lang fr")[2] == ("minisched: --lang is 'fr', but it must be en or zh.\n")

@@ -127,6 +127,37 @@ def test_it_runs_with_the_extras_that_it_names_and_every_exercise_starts_wrong(p
         assert "✗ Not yet" in html_of(cell), cell.source
 
 
+# -- the translations ------------------------------------------------------------------------------
+
+CHINESE = sorted((ROOT / "lessons" / "zh").glob("*.py"))
+FENCED = re.compile(r"```.*?```", re.S)
+
+
+@pytest.mark.parametrize("path", CHINESE, ids=lambda path: path.stem)
+def test_a_translation_has_the_same_cells_code_names_and_links(path: Path) -> None:
+    english = jupytext.read(ROOT / "lessons" / path.name)
+    chinese = jupytext.read(path)
+    assert len(english.cells) == len(chinese.cells)
+    for ours, theirs in zip(english.cells, chinese.cells, strict=True):
+        assert (ours.cell_type, ours.metadata) == (theirs.cell_type, theirs.metadata)
+        if ours.cell_type == "code":
+            assert ours.source == theirs.source
+            continue
+        assert re.search("[\u4e00-\u9fff]", theirs.source), theirs.source
+        for pattern in (r"`([^`]+)`", r"\]\(([^)]+)\)", r"^#+ ", r"^\d+\. |^- "):
+            same = (
+                sorted(" ".join(it.split()) for it in re.findall(pattern, text, re.M))
+                for text in (FENCED.sub("", ours.source), FENCED.sub("", theirs.source))
+            )
+            assert len({*map(tuple, same)}) == 1, (pattern, theirs.source)
+    ours, theirs = ({**it.metadata["minisched"], "title": ""} for it in (english, chinese))
+    assert ours == theirs and chinese.metadata["minisched"]["title"] in chinese.cells[0].source
+
+
+def test_lessons_0_to_3_are_translated() -> None:
+    assert [path.name for path in CHINESE] == [path.name for path in LESSONS[:4]]
+
+
 # -- the text --------------------------------------------------------------------------------------
 
 

@@ -28,9 +28,20 @@ def lessons() -> list[Path]:
     return sorted(ROOT.glob("lessons/[0-9][0-9]_*.py"))
 
 
+def in_chinese() -> list[Path]:
+    """Return the lessons that are translated, in their order."""
+    return sorted(ROOT.glob("lessons/zh/[0-9][0-9]_*.py"))
+
+
+def place(path: Path) -> str:
+    """Return the path of a lesson in the repository, which is its path on the site."""
+    return path.relative_to(ROOT).as_posix()
+
+
 def pages() -> dict[str, str]:
     """Return the lessons' README with the list of pages and a line of progress, and the board."""
-    names = "\n".join([*(path.stem for path in lessons()), "leaderboard"])
+    zh = [f"zh/{path.stem}" for path in in_chinese()]
+    names = "\n".join([*(path.stem for path in lessons()), "leaderboard", *zh])
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
     exercises = json.dumps({path.stem: exercises_of(path) for path in lessons()})
     progress = f"<p id='progress' data-lessons='{exercises}'></p>\n{script('progress')}"
@@ -53,13 +64,13 @@ def leaderboard() -> str:
 
 def files() -> dict[str, Path]:
     """Return the notebooks by path."""
-    return {f"lessons/{path.name}": path for path in lessons()}
+    return {place(path): path for path in [*lessons(), *in_chinese()]}
 
 
 def cannot_run() -> list[str]:
     """Return the lessons with a missing library: the site has them without output."""
     missing = {extra for extra, library in NEEDS.items() if find_spec(library) is None}
-    return [f"lessons/{path.name}" for path in lessons() if missing & {*about(path)["extras"]}]
+    return [name for name, path in files().items() if missing & {*about(path)["extras"]}]
 
 
 def lesson_of(topic: str, to_root: str) -> str:
@@ -92,7 +103,7 @@ def exercises_of(path: Path) -> list[str]:
 def dress(docname: str, page: nodes.document) -> None:
     """Add a line below the title, and fold the verdicts on unsolved lines."""
     path = ROOT / f"{docname}.py"
-    if path not in lessons():
+    if path not in files().values():
         return
     title = next(iter(page.findall(nodes.title)))
     title.parent.insert(1, nodes.raw("", line_of(path), format="html"))
@@ -109,25 +120,25 @@ def dress(docname: str, page: nodes.document) -> None:
 
 def line_of(path: Path) -> str:
     """Return the line of a lesson: minutes, exercises, links to the notebook and the gallery."""
-    name = f"{path.stem}.ipynb"
+    name, to_root = f"{path.stem}.ipynb", "../" * place(path).count("/")
     topics = [(topic, CARDS[topic].title) for topic in about(path)["topics"]]
     pictures = ", ".join(
-        f'<a href="../gallery/{topic}.html">{title}</a>' for topic, title in topics
+        f'<a href="{to_root}gallery/{topic}.html">{title}</a>' for topic, title in topics
     )
     count = len(exercises_of(path))
     exercises = "1 exercise" if count == 1 else f"{count} exercises"
     colab = ""
     if repository := github():
-        where = (
-            f"https://colab.research.google.com/github/{repository}/blob/gh-pages/lessons/{name}"
-        )
+        book = place(path.with_suffix(".ipynb"))
+        where = f"https://colab.research.google.com/github/{repository}/blob/gh-pages/{book}"
         colab = f'<a href="{where}" title="As it is here">Open in Colab</a>'
     return (
         f'<p class="lesson-line"><span>{about(path)["minutes"]} minutes</span>'
         f'<span id="progress">{exercises}</span>'
         f'<a href="{name}" download>Download for JupyterLab</a>'
         f"{colab}"
-        f"<span>{'In the gallery: ' if topics else ''}{pictures}</span></p>{FROM_DISK}{script('lesson')}"
+        f"<span>{'In the gallery: ' if topics else ''}{pictures}</span></p>"
+        f"{FROM_DISK}{script('lesson', to_root)}"
     )
 
 
@@ -137,21 +148,21 @@ document.currentScript.previousElementSibling.hidden = location.protocol !== "fi
 </script>"""
 
 
-def script(name: str) -> str:
+def script(name: str, to_root: str = "../") -> str:
     """Return the tag of a script in the lab's folder, which exists if Python does."""
-    return f'<script type="module" src="../lab/{name}.js"></script>'
+    return f'<script type="module" src="{to_root}lab/{name}.js"></script>'
 
 
 def write(out: Path) -> None:
     """Write every lesson as a notebook; its first cell installs minisched if it is missing."""
-    for path in lessons():
+    for name, path in files().items():
         book = jupytext.read(path)
         extras = [name for name in about(path)["extras"] if name != "lessons"]  # Jupyter is there
         source = f"minisched[{','.join(extras)}]" if extras else "minisched"
         if repository := github():
             source += f" @ git+https://github.com/{repository}"
         book.cells.insert(0, new_code_cell(FIRST_CELL.format(source)))
-        jupytext.write(book, out / "lessons" / f"{path.stem}.ipynb", fmt="ipynb")
+        jupytext.write(book, (out / name).with_suffix(".ipynb"), fmt="ipynb")
 
 
 FIRST_CELL = """\
