@@ -18,10 +18,12 @@ from ..checking import (
     law_rows,
 )
 from ..checks.history import Offence
+from ..checks.overlap import is_profiled
 from ..checks.requirements import Requirement, requirement
 from ..devices.registry import open_device
 from ..export.native import read_recorded
 from ..export.offence import offence_scene
+from ..export.profiled_steps import profiled_steps
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
 from ..export.views import draw as draw_view
@@ -177,8 +179,8 @@ def draw_first(target: Path, found: Check) -> None:
         for answer in found.answers[run.file]
         if answer.question == "overlaps" and answer.word in ("no", "partly")
     ]
-    if wrong:
-        scene = offence_scene(*wrong[0])
+    if wrong or (idle and is_profiled(idle[0])):
+        scene = offence_scene(*wrong[0]) if wrong else profiled_steps(idle[0])
         drawn = to_svg(scene) if target.suffix == ".svg" else to_text(scene)
     elif idle:
         form = "svg" if target.suffix == ".svg" else "text"

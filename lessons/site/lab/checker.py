@@ -6,6 +6,7 @@ import gc
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from minisched.checking import Check, check_runs
 from minisched.export.by_step import by_step
 from minisched.export.native import read_recorded
 from minisched.export.offence import offence_scene
+from minisched.export.profiled_steps import profiled_steps
 from minisched.export.scene_svg import to_svg
+from minisched.export.views.marks import NothingToShow
 
 MIB = 1 << 20
 UNPACKED_MIB = 700  # what fits into a browser's memory next to the trace
@@ -78,11 +81,12 @@ def answers(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def picture(found: Check) -> str:
-    """Return the first violation, or a few steps of a trace in minisched's format; or nothing."""
+    """Return the first violation; without one, the steps of a run, or nothing if it has few."""
     (run,) = found.runs
     for answer in found.answers[run.file]:
         for offence in answer.offences:
             if offence.slices:
                 return to_svg(offence_scene(run.trace, offence))
-    has_steps = any(item.step and item.lane == "host" for item in run.trace.slices)
-    return to_svg(by_step([run.trace])) if has_steps and not run.steps else ""
+    with suppress(NothingToShow):
+        return to_svg(profiled_steps(run.trace) if run.steps else by_step([run.trace]))
+    return ""
