@@ -16,25 +16,26 @@ The consequences:
   steps are pinned (SGLang ``batch_record_buf``), or their memory would be reused.
 - delayed sampling: a grammar's mask, or a penalty, needs every earlier token. The forward pass does
   not. So N is launched without its sampling, which follows after N-1 is processed.
+- late drafting: ``NGRAM`` looks drafts up on the host, after the newest token. So N is scheduled
+  while N-1 runs, and launched when the tokens of N-1 have arrived. They are processed while the
+  device runs N (``look_drafts_up``).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from ..scheduler.verify import Drafts, VerifyBatch, accepted_tokens
 from ..worker import Step
 from .design import OTHERS, design
 from .grammar_barrier import advance_pending_grammar
 
 # SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
 # leave tokens, drafts and lengths on the device for the next step.
-NO_LOOKUP = (
-    "the host would have to look drafts up behind a token that it does not know yet, so "
-    "SGLang turns overlap scheduling off (server_args.py; since #17260 its drafting waits instead)"
-)
 
 
 @design(
@@ -47,7 +48,6 @@ NO_LOOKUP = (
     relays=("ring", "pool", *OTHERS),
     depth=2,
     pins=2,
-    refuses={"NGRAM": NO_LOOKUP},
 )
 def overlap(
     engine: Engine,
@@ -73,6 +73,8 @@ def overlap(
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()  # knows the results up to the one before the last
+        if batch and engine.scheduler.config.speculative_algorithm == "NGRAM" and result_queue:
+            look_drafts_up(engine, batch, result_queue[-1])
         disable_overlap = is_disable_overlap_for_batch(
             engine, batch, last_batch, disable_consecutive_prefill_overlap, supports_grammar_overlap
         )
@@ -97,6 +99,21 @@ def overlap(
         yield batch
 
 
+def look_drafts_up(engine: Engine, batch: ScheduleBatch, last: Step) -> None:
+    """Wait for the tokens of the last step, and draft after them (SGLang since #17260).
+
+    ``speculative/ngram_worker.py:_prepare_draft_tokens``: the accepted tokens are not processed
+    yet. The original brings them to the host by a copy of its own; here it waits for the step's.
+    """
+    if None not in chain.from_iterable(batch.ids):
+        return
+    engine.recording.must_wait(batch, "speculation", "forward")
+    newest = accepted_tokens(last.batch, engine.wait_for(last))
+    for feature in batch.features:
+        if isinstance(feature, Drafts) and isinstance(batch, VerifyBatch):
+            feature.draft_late(batch, newest)
+
+
 def is_disable_overlap_for_batch(
     engine: Engine,
     batch: ScheduleBatch | NoBatch,
@@ -109,12 +126,13 @@ def is_disable_overlap_for_batch(
     SGLang (``managers/scheduler.py``) has two reasons. A prefill follows a prefill and the option
     is set (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens are sent sooner. Or a
     decode batch has drafts and a grammar, and its algorithm does not overlap with a grammar. Since
-    #31488 that is only NGRAM, which this loop refuses. (SGLang does not check that the last token
-    is in flight; its penalties are one token late.)
+    #31488 that is only NGRAM. (SGLang does not check that the last token is in flight; its
+    penalties are one token late.)
     """
     if batch and batch.num_extend_reqs:
         follows_prefill = bool(last_batch and last_batch.num_extend_reqs)
         return "prefill" if disable_consecutive_prefill_overlap and follows_prefill else ""
-    if batch and engine.scheduler.config.speculative_algorithm and not supports_grammar_overlap:
+    algorithm = engine.scheduler.config.speculative_algorithm
+    if batch and (algorithm == "NGRAM" or (algorithm and not supports_grammar_overlap)):
         return engine.missing_history(batch)
     return ""

@@ -41,7 +41,6 @@ from ..trace.recorder import SideRecorder
 from ..worker import Step
 from ..worker.recording import KV
 from .design import Turns, design, line_of
-from .overlap import NO_LOOKUP
 from .run import RunSetup, wire
 
 # -- The two loops: ``overlap`` on each side, and once a turn the messages of the other side
@@ -604,7 +603,8 @@ design(
         "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request "
         "comes to the decode side with its KV, and nothing copies its prompt there",
         "real devices": "it needs two devices with clocks of their own",
-        "NGRAM": NO_LOOKUP,
+        "NGRAM": "it is a limit of minisched and not of the original: this decode side does not "
+        "wait for the tokens after which drafts are looked up",
         **dict.fromkeys(
             ("NGRAM_GPU", "STANDALONE"),
             "it is a limit of minisched and not of the original: the transfer has the target's KV "

@@ -7,7 +7,7 @@ begins. ``Drafts`` replaces the parts of a scheduler that this touches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -181,6 +181,26 @@ class Drafts(Feature):
         batch.reqs += reqs
         batch.start_unknown = [None in ids for ids in batch.ids]
         batch.room = [len(lease.pages) * leases.allocator.page_size for lease in batch.leases]
+
+    def draft_late(self, batch: VerifyBatch, newest: Mapping[str, Sequence[int]]) -> None:
+        """Look drafts up after tokens that the host learns between the commit and the launch.
+
+        ``newest`` are the tokens of the step in flight, by request id. The commit has fixed the
+        number of drafts; missing ones repeat the last token. A row without new tokens has no use:
+        its request has ended, or its last step has failed.
+        """
+        assert self.propose is not None
+        unknown, batch.start_unknown = batch.start_unknown, [False] * len(batch.reqs)
+        for at, (req, lease) in enumerate(zip(batch.reqs, batch.leases, strict=True)):
+            if not unknown[at]:
+                continue
+            tokens = newest.get(req.rid, ()) if req.lease is lease else ()
+            count, drafts = len(batch.ids[at]) - 1, list[int]()
+            if tokens:
+                drafts = self.propose([*req.known_tokens(0, req.known_len), *tokens], count)
+                batch.starts[at] += len(tokens) - 1
+            last = tokens[-1] if tokens else 0
+            batch.ids[at] = (last, *drafts, *[last] * (count - len(drafts)))
 
     def input_ids(self, req: Request, count: int) -> tuple[int | None, ...]:
         """Return the last token and up to ``count`` drafts after it."""

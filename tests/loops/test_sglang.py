@@ -77,7 +77,7 @@ def test_overlap_is_disabled_for_two_reasons_and_no_other() -> None:
         BATCHES,
         BATCHES,
         (False, True),
-        ("", "NGRAM_GPU"),
+        ("", "NGRAM_GPU", "NGRAM"),
         ("", "grammar", "penalty"),
         (False, True),
     ):
@@ -88,7 +88,8 @@ def test_overlap_is_disabled_for_two_reasons_and_no_other() -> None:
             engine, BATCHES[kind], BATCHES[last], option, barrier
         )
         prefills = option and {kind, last} <= {"extend", "mixed"}  # prompts are in both
-        blind_draft = kind in ("decode", "verify") and speculates and not barrier
+        has_barrier = barrier and speculates != "NGRAM"
+        blind_draft = kind in ("decode", "verify") and speculates and not has_barrier
         assert disabled == ("prefill" if prefills else missing if blind_draft else "")
 
 

@@ -141,8 +141,7 @@ WISHES: dict[str, dict[str, Any]] = {
     "penalties": {"presence_penalty": 0.5},
 }
 REFUSED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("overlap", "overlap_pool_indexed", "vllm_async", "trtllm_overlap",
-                     "trtllm_max_utilization"), ("NGRAM",)),
+    **dict.fromkeys(("vllm_async", "trtllm_overlap", "trtllm_max_utilization"), ("NGRAM",)),
     **dict.fromkeys(("overlap_thread", "mixed", "mlx_async", "pd", "vllm_pp2", "vllm_pp4",
                      "mindie_plugin", "mindie_placeholder", "mindie_dual", "mindie_single"),
                     SPECULATION),

@@ -248,6 +248,23 @@ def test_a_repeating_text_is_looked_up() -> None:
     assert len(steps) == 1 + 5 and run.outputs["r"] == [1] * 25
 
 
+def test_overlap_looks_up_after_the_tokens_of_the_step_in_flight() -> None:
+    """They are processed during the forward pass. The last step is wasted, as drafts ended r."""
+    request = Request("r", [1] * 5, tokens(25, logit_bias={0: -100.0}))
+    model = HashModel(2, eos_ids=frozenset())
+    run = run_loop("overlap", open_device("sim"), model, [request], speculating("NGRAM"), SIM_COST)
+    forwards = [item for item in run.trace.slices if item.name == "forward"]
+    assert len(forwards) == 1 + 5 + 1 and run.outputs["r"] == [1] * 25
+    copies = {item.step: item.end for item in run.trace.slices if item.name == "copy"}
+    launches = {item.step: item.start for item in run.trace.slices if item.name == "launch"}
+    processed = {item.step: item for item in run.trace.slices if item.name == "process"}
+    marks = [(it.attrs["reason"], it.attrs["op"], it.attrs["step"]) for it in waits(run.trace)]
+    assert marks == [("speculation", "forward", item.step) for item in forwards[1:]]
+    for item in forwards[1:]:
+        assert copies[item.step - 1] < launches[item.step] < processed[item.step - 1].start
+        assert processed[item.step - 1].start < item.end
+
+
 @pytest.mark.parametrize("room", range(1, 6))
 def test_a_draft_counts_as_accepted_once_its_request_has_it(room: int) -> None:
     for accepted in range(4):

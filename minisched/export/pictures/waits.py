@@ -98,7 +98,7 @@ def history() -> Scene:
     runs = {
         "penalties that count every token": run_with("overlap", "penalties", SLOW_MASK),
         "penalties one token late, as in SGLang": run_with("overlap", "late penalties", SLOW_MASK),
-        "drafts by the host (NGRAM): no overlap": run_with("serial", "NGRAM"),
+        "drafts by the host (NGRAM): the launch waits": run_with("overlap", "NGRAM"),
         "drafts by the device (NGRAM_GPU)": run_with("overlap", "NGRAM_GPU"),
         "drafts by a model": run_with("overlap", "STANDALONE"),
         "the same, and one of four requests has a grammar": run_with(
