@@ -51,6 +51,17 @@ SAME_PICTURE = {
 }
 
 
+# Parts of loops that repeat another loop's: they are drawn on demand, and not kept. The steps one
+# below the other are kept of ``overlap``; phases where the design has some of its own.
+REPEATS = {
+    *(f"{loop}_steps" for loop, code in TOPICS.items()
+      if code.startswith("loops/") and loop != "overlap"),
+    *(f"{loop}_timing" for loop in (
+        "mini_normal", "vllm_step", "mindie_placeholder", "mindie_dual", "overlap_thread",
+        "mlx_async", "trtllm_overlap")),
+}  # fmt: skip
+
+
 LOOPS_WITH_MORE = {"mindie_placeholder": "ledger", "vllm_batch_queue": "queue"}  # of their own
 DRAWN_BY = {"prev_sampled": "placeholder_fill", "unified": "mixed_chunk"}  # two in one module
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..topics import SAME_PICTURE, TOPICS
+from ..topics import REPEATS, SAME_PICTURE, TOPICS
 from ..trace import Trace
 from ..trace.files import write_whole
 from . import native
@@ -101,6 +101,7 @@ OF_RUNS = {  # topics with a diagram of their run, and a picture by the project 
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
     "token_pool", "placeholder_fill", "prev_sampled",
 }  # fmt: skip
+TEXT_ONLY = {"batches", "scheduler", "vllm_cpu_gpu_overlap_dependency_points"}
 HASHES = "traces/hashes.txt"
 WHOLE = {  # the files of ``traces/`` that are kept as files: to be read, or shown by a page
     *FILES,
@@ -129,7 +130,7 @@ def topic_files(topic: str) -> Files:
     in_plantuml = "timing" if parts[0] == "by_step" else parts[0]  # it shows phases by their names
     for at, part in enumerate(parts):
         name = f"{topic}_{part}" if at else topic
-        if part != "sequence" and name not in SAME_PICTURE:
+        if part != "sequence" and name not in {*SAME_PICTURE, *REPEATS}:
             files[f"traces/{name}.svg"] = draw(topic, trace, part=part)
         if part == "sequence":
             files[f"diagrams/{name}.puml"] = draw(topic, trace, "puml", part)
@@ -177,8 +178,10 @@ def has_picture(diagram: str) -> bool:
     """Return whether PlantUML draws a diagram's picture.
 
     The project draws those of runs. Of the sequences one is drawn: the others repeat their loop's
-    picture, and are kept as text.
+    picture, and are kept as text. So are those of ``TEXT_ONLY``, which repeat other diagrams.
     """
+    if diagram in TEXT_ONLY:
+        return False
     if diagram.endswith("_sequence"):
         return diagram == "overlap_sequence"
     return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE}

@@ -277,14 +277,16 @@ def test_a_link_leads_to_what_it_names_in_the_text_and_in_the_picture() -> None:
 
 def test_the_index_lists_every_diagram_under_its_title() -> None:
     index = (DIAGRAMS / "README.md").read_text("utf-8")
-    listed = re.findall(r"\[`(\w+)`\]\((\w+)\.svg\)", index)
+    listed = re.findall(r"\[`(\w+)`\]\((\w+)\.(?:svg|puml)\)", index)
     assert all(name == picture for name, picture in listed)
+    assert {*re.findall(r"\((\w+)\.puml\)", index)} == golden.TEXT_ONLY
     others = {name for name in SOURCES if name.removesuffix("_sequence") not in TOPICS}
     assert {name for name, _ in listed} <= {*SOURCES}
     assert {name for name, _ in listed if name not in TOPICS} == others
     for name in others:
         title = re.search(r"^title (.*)$", SOURCES[name], re.M)
-        assert title and f"({name}.svg): {title[1].split(chr(92) + 'n')[0]}\n" in index, name
+        form = "puml" if name in golden.TEXT_ONLY else "svg"
+        assert title and f"({name}.{form}): {title[1].split(chr(92) + 'n')[0]}\n" in index, name
 
 
 def test_what_the_pages_of_names_call_ours_is_in_the_code() -> None:
