@@ -10,12 +10,14 @@ import sysconfig
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import typer
 
 from ..learn.exercise import exercises
-from ..learn.keep import MINE, parts
+from ..learn.keep import MINE, parts, text_of
+from ..learn.report import check_again, to_page
 from ..learn.score import (
     BETWEEN,
     HEADS,
@@ -26,8 +28,10 @@ from ..learn.score import (
     leaderboard_cells,
     score,
 )
+from ..learn.slides import without_solutions, write_slides
 from ..own_loops import known
-from .layout import JSON, print_json, say, say_command, say_table
+from ..trace.files import write_whole
+from .layout import JSON, print_json, say, say_command, say_table, work_progress
 from .options import setting
 
 FOLDER = Path("minisched-lessons")
@@ -42,6 +46,10 @@ def learn(
     folder: Path = setting(FOLDER, "Where your lessons and your mine.py are."),
     no_open: bool = setting(False, "Only show how far you are."),
     lang: str = setting("en", "The language of the lesson: en or zh, which has 0 to 3."),
+    report: bool = setting(False, "Check every answer again, and write report.html."),
+    slides: bool = setting(False, "Write the lesson as slides, NAME_slides.html."),
+    answers: bool = setting(False, "Write the solutions of all exercises, answers.py."),
+    no_answers: bool = setting(False, "Copy the lesson without its solutions."),
     json: bool = JSON,
 ) -> int:
     """Show which lessons are done, and open the next one in JupyterLab.
@@ -82,7 +90,48 @@ def learn(
     if not kept:
         say(f"Your answers are counted in {folder / MINE}, which does not exist yet.")
     source = in_language(sources[every.index(chosen)], lang)
+    if report:
+        return write_report(every, folder)
+    if answers:
+        every_solution = {name: dedent(one.solution).strip() for name, one in exercises().items()}
+        return written(folder / "answers.py", text_of(every_solution))
+    if slides:
+        return written(folder / f"{source.stem}_slides.html", write_slides(source))
+    if no_answers:
+        lesson = without_solutions(source.read_text(encoding="utf-8"))
+        return written(folder / source.name, lesson)
     return 0 if no_open else open_lesson(source, chosen["extras"], folder)
+
+
+def written(path: Path, text: str) -> int:
+    """Write a file, and print its name."""
+    write_whole(path, text, with_folders=True)
+    say(f"{path} is written.")
+    return 0
+
+
+def write_report(every: list[dict[str, Any]], folder: Path) -> int:
+    """Write the report on the answers of a folder; 1 if a kept answer is not right now.
+
+    Raises:
+        ValueError: there are no answers.
+    """
+    mine = folder / MINE
+    kept = parts(mine)
+    if not kept:
+        raise ValueError(f"{mine} has no answers; it is written by the exercises of the lessons.")
+    with work_progress(len(kept)) as work:
+        lines = list(check_again(mine, work.advance))
+    sentence = ""
+    if any(line.is_right and line.exercise.name == "capstone" for line in lines):
+        with known([str(mine)]) as (name,):
+            own = score(name)
+        best = baseline("overlap").points
+        sentence = f"The scheduler has {own.points:.1f} points; overlap has {best:.1f}."
+    titles = {one["name"]: one["title"] for one in every}
+    written(folder / "report.html", to_page(lines, titles, sentence))
+    say(f"{sum(line.is_right for line in lines)} of {len(lines)} exercises are right. {sentence}")
+    return int(any(line.is_kept and not line.is_right for line in lines))
 
 
 def in_language(source: Path, lang: str) -> Path:

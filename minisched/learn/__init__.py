@@ -9,6 +9,8 @@ module           what it gives
 ``guard``        limits of time and instructions for a learner's lines
 ``score``        three fixed workloads, and the figures of a loop on them
 ``small_engine`` an engine of nano-vllm's shape, for lesson 14
+``slides``       a lesson as slides, without its solutions
+``report``       a page on all answers of a learner, each checked again
 ``keep``         ``mine.py``, the file with the right answers; hints
 ================ =================================================================================
 

@@ -41,7 +41,7 @@ def place(path: Path) -> str:
 def pages() -> dict[str, str]:
     """Return the lessons' README with the list of pages and a line of progress, and the board."""
     zh = [f"zh/{path.stem}" for path in in_chinese()]
-    names = "\n".join([*(path.stem for path in lessons()), "leaderboard", *zh])
+    names = "\n".join([*(path.stem for path in lessons()), "leaderboard", "teaching", *zh])
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
     exercises = json.dumps({path.stem: exercises_of(path) for path in lessons()})
     progress = f"<p id='progress' data-lessons='{exercises}'></p>\n{script('progress')}"
@@ -49,6 +49,7 @@ def pages() -> dict[str, str]:
     return {
         "lessons/README.md": f"{head}\n{progress}\n{table}{rest}{toctree}",
         "lessons/leaderboard.md": leaderboard(),
+        "lessons/teaching.md": text("lessons/teaching.md"),
     }
 
 
