@@ -1,6 +1,7 @@
 """Tokens a second against the libraries' own generation: same prompts, same weights, same dtype.
 
-Each side is a process of its own (``peers/``). Every ratio is ours over a rival's tokens a second.
+Each side is a process of its own (``peers/``). Every ratio is ours over a rival's tokens a second,
+by the clock and by CPU time. On a machine with other load the latter is meaningful.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from ..devices.registry import load
 from ..sweep.workers import num_cores
-from .figures import Ask, BenchCall, BenchPart, Figure, contest, no_peer, peer_asked
+from .figures import Ask, BenchCall, BenchPart, Figure, contest, no_peer, peer_asked, ratio
+from .peers.ours import ADAPTER
 from .peers.peer import Answer
 
 OURS = "minisched"
@@ -31,10 +33,11 @@ NO_BLAS = "there is no libopenblas on this machine (Debian: apt install libopenb
 # batch looks like; no rival does.
 RIVALS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "thread": {
+        ADAPTER: ("ours", 1.0),
         "transformers static": ("transformers_generate", 1.2),
-        "transformers continuous": ("transformers_generate", 2.0),
+        "transformers continuous": ("transformers_generate", 1.0),
     },
-    "mlx": {"mlx-lm": ("mlx_lm", 1.2)},
+    "mlx": {"mlx-lm": ("mlx_lm", 1.0)},
 }
 
 
@@ -104,7 +107,12 @@ def beside(
     whole = {name: of for name, of in answers.items() if len(of) == call.repetitions}
     for name, taken in whole.items():
         rows.append(Figure(f"{title}: {name}, TTFT", [1000 * a["ttft"] for a in taken], "ms"))
+        spent = [1000 * a["cpu"] / (batch * new) for a in taken]
+        rows.append(Figure(f"{title}: {name}, CPU time a token", spent, "ms"))
         if name != OURS and OURS in whole:
+            ours = [1000 * a["cpu"] / (batch * new) for a in whole[OURS]]
+            by_cpu = f"{title}: {OURS} / {name}, by CPU time"
+            rows.append(ratio(by_cpu, spent, ours, None, at_most=False))
             shares = []
             for one, other in zip(whole[OURS], taken, strict=True):
                 both = zip(*(chain(*side["tokens"]) for side in (one, other)), strict=True)

@@ -18,6 +18,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from random import Random
 from threading import local
 from typing import Any
 
@@ -297,7 +298,8 @@ class TransformersLM:
         Raises:
             Refused: the logits differ by more than rounding.
         """
-        ids, xp = [*range(5, 5 + PROBE)], TorchArrays(self.model.device)
+        random, xp = Random(0), TorchArrays(self.model.device)
+        ids = [random.randrange(self.vocab_size) for _ in range(PROBE)]  # few special tokens
         self.num_slots, self.max_len = PROBE + 1, PROBE
         table = xp.asarray([0] * PROBE + [*range(1, PROBE + 1)])  # the text has row 1
         try:

@@ -10,14 +10,18 @@ from typing import Any
 from ...core import Request, SamplingParams
 from ...loops.run import run_loop, run_to_end
 from ...models.registry import open_model
+from ...policy.rules import SPARED
 from ...scheduler import SchedulerConfig
 from .peer import Answer, serve
+
+ADAPTER = "minisched, transformers' layers"
 
 
 def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Load the model in ``folder``; on ``thread`` in ``dtype`` and with torch's ``threads``.
 
-    The loop there is ``serial``: the host has nothing to do, so torch gets every core.
+    The arm ``ADAPTER`` computes a Llama by transformers' own layers. The loop on ``thread`` is
+    ``serial``: the host has nothing to do, so torch gets every core.
     """
     run: Callable[..., Any]
     if settings["device"] == "mlx":
@@ -25,8 +29,15 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     else:
         from ...devices.thread import ThreadDevice
         from ...models.llama_torch import LlamaTorch
+        from ...models.transformers_lm import TransformersLM
 
-        model = LlamaTorch(settings["folder"], settings["dtype"])
+        folder, dtype = settings["folder"], settings["dtype"]
+        by_adapter = settings.get("rival") == ADAPTER
+        model: Any = (
+            TransformersLM.from_directory(folder, dtype)
+            if by_adapter
+            else LlamaTorch(folder, dtype)
+        )
 
         def run(*load: Any, **options: Any) -> Any:
             """On a device of its own each time: a run closes it."""
@@ -37,27 +48,28 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
 
 
 def generate(run: Callable[..., Any], question: Answer) -> Answer:
-    """Seconds in all, the mean of the times to a first token, and the tokens."""
+    """Seconds in all, by the clock and of CPU; the mean time to a first token; and the tokens."""
     prompts, new_tokens = question["prompts"], question["new_tokens"]
     first: dict[str, float] = {}
     params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
     requests = [Request(f"r{at}", prompt, params) for at, prompt in enumerate(prompts)]
     config = SchedulerConfig(
-        kv_tokens=sum(len(prompt) + new_tokens + 1 for prompt in prompts) + 1,
+        kv_tokens=sum(len(prompt) + new_tokens + SPARED + 1 for prompt in prompts),
         max_running_requests=len(prompts),
-        context_len=max(map(len, prompts)) + new_tokens,
+        context_len=max(map(len, prompts)) + new_tokens + SPARED,
         chunked_prefill_size=-1,
     )
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     done = run(
         requests, config,
         on_output=lambda out: first.setdefault(out.rid, time.perf_counter() - begin),
     )  # fmt: skip
-    seconds = time.perf_counter() - begin
+    seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     tokens = [done.outputs[request.rid] for request in requests]
     if sum(map(len, tokens)) != len(prompts) * new_tokens:
         raise RuntimeError(f"{sum(map(len, tokens))} tokens, not {len(prompts) * new_tokens}")
-    return {"seconds": seconds, "ttft": sum(first.values()) / len(first), "tokens": tokens}
+    ttft = sum(first.values()) / len(first)
+    return {"seconds": seconds, "cpu": cpu, "ttft": ttft, "tokens": tokens}
 
 
 if __name__ == "__main__":
