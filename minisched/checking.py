@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,15 @@ from .comparison import Comparison
 from .core.text import distinct
 from .defaults import in_words
 from .devices.registry import open_device
+from .export.by_step import by_step
 from .export.native import is_own_format, read_recorded, to_json
+from .export.notebook import NotebookPicture
 from .export.offence import offence_scene
+from .export.profiled_steps import profiled_steps
+from .export.scene import Scene
 from .export.scene_svg import to_svg
+from .export.verdict_page import verdict_page
+from .export.views.marks import NothingToShow
 from .loops.design import LOOPS, Design, find_loop
 from .loops.run import Run
 from .museum.blame import offence_of, prompts_of, wrong_token
@@ -85,6 +93,33 @@ class Check:
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def scene(self) -> Scene | None:
+        """Return the first violation of recorded runs, or the steps of the last; None: neither."""
+        for run in self.runs:
+            for answer in self.answers[run.file]:
+                for offence in answer.offences:
+                    if offence.slices:
+                        return offence_scene(run.trace, offence)
+        with suppress(NothingToShow):
+            for run in self.runs[-1:]:
+                if any(item.step for item in run.trace.slices):
+                    return profiled_steps(run.trace) if run.steps else by_step([run.trace])
+        return None
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return the sentences, and their picture if there is one, for a notebook."""
+        if (scene := self.scene) is None:
+            return {"text/plain": repr(self)}
+        picture = NotebookPicture(to_svg(scene))
+        page = f"<pre>{escape(repr(self))}</pre>{picture.image()}"
+        return {"text/html": page, "image/svg+xml": picture.svg, "text/plain": repr(self)}
+
+    def to_html(self) -> str:
+        """Return a page with the sentences and their picture."""
+        scene = self.scene
+        return verdict_page(self.lines, to_svg(scene) if scene else "")
 
     def as_json(self) -> dict[str, Any]:
         """Of workloads the counts; of runs ``holds``, and each run with its header and answers.

@@ -53,6 +53,7 @@ def check(
     draw: Path | None = setting(
         None, "A picture of a recorded run: its first violation, or idle steps; .svg or .txt."
     ),
+    html: Path | None = setting(None, "A page with the answers about recorded runs and a picture."),
     step: str = setting("", "The ranges of a profiler's trace that are steps; * is any text."),
     device_lane: str = setting("", "The lane, thread or range of recorded runs that is a device."),
     unpacked_mib: int = UNPACKED,
@@ -85,14 +86,14 @@ def check(
         is_one = f"but {traces[0]} is a recorded run: one or the other"
         raise ValueError(f"{name} draws workloads, {is_one}.")
     needed = [requirement(text) for text in require]
-    if not traces and (step or draw or device_lane or require):
-        name = "--draw" if draw else "--step" if step else "--device-lane"
+    if not traces and (step or draw or html or device_lane or require):
+        name = "--draw" if draw else "--html" if html else "--step" if step else "--device-lane"
         name = "--require" if require else name
         use = "; use --out FOLDER" if draw else ""
         raise ValueError(f"{name} is about recorded runs, but none is named{use}.")
     files: list[str] = []
     if compare:
-        if draw or step or device_lane or require:
+        if draw or html or step or device_lane or require:
             raise ValueError("--compare takes two files, and no --draw, --step or --require.")
         found = compare_files(traces or [], unpacked_mib)
     elif traces:
@@ -117,6 +118,8 @@ def check(
         show(found, files)
     if draw is not None:
         draw_first(draw, found)
+    if html is not None:
+        write_whole(html, found.to_html(), f"--html {html}")
     return 1 if found.holds is False else 0
 
 

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field
+from html import unescape
 from inspect import signature, unwrap
 from pathlib import Path
 from typing import Any
@@ -207,3 +209,17 @@ def test_the_page_explains_every_cause_of_idle_time() -> None:
              causes.ARRIVAL, causes.LATENCY, causes.UNKNOWN, causes.HOST_WAIT, causes.KERNEL_WAIT,
              causes.BLOCKED, causes.OTHER}  # fmt: skip
     assert {name for name in named if f"`{name}`" in table or f"*{name}*" in table} == named
+
+
+def test_html_is_a_page_with_the_answers_and_a_picture(cli: Any, tmp_path: Path) -> None:
+    assert cli("compare --requests 2 --max-new-tokens 8 --out out")[0] == 0
+    code, out, _ = cli("check out/serial.json out/overlap.json --html page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert code == 0 and page.count("<h1>") == 2 and page.count("<svg") == 1
+    words = " ".join(unescape(re.sub(r"<svg.*</svg>|<style>.*?</style>|<[^>]+>", " ", page,
+                                     flags=re.DOTALL)).split())  # fmt: skip
+    for line in out.splitlines():
+        assert " ".join(line.split()) in words
+    assert "http" not in re.sub(r'xmlns\S*="[^"]*"', "", page), "it loads nothing"
+    code, _, err = cli("check --html page.html")
+    assert code == 2 and "--html is about recorded runs, but none is named." in err

@@ -6,18 +6,13 @@ import gc
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from minisched.checking import Check, check_runs
-from minisched.export.by_step import by_step
+from minisched.checking import check_runs
 from minisched.export.native import read_recorded
-from minisched.export.offence import offence_scene
-from minisched.export.profiled_steps import profiled_steps
 from minisched.export.scene_svg import to_svg
-from minisched.export.views.marks import NothingToShow
 
 MIB = 1 << 20
 UNPACKED_MIB = 700  # what fits into a browser's memory next to the trace
@@ -53,7 +48,7 @@ def check(asked: str, tell: Callable[[str], None]) -> str:
         tell(f"Judging {path.name} …")
         gc.freeze()  # otherwise the collector searches a million events for cycles repeatedly
         found = check_runs([run._replace(file=path.name)])
-        svg = picture(found)
+        scene = found.scene
     except MemoryError:
         command = f"minisched check {path.name}"
         raise ValueError(
@@ -64,6 +59,7 @@ def check(asked: str, tell: Callable[[str], None]) -> str:
     finally:
         gc.unfreeze()
     title, *lines = found.lines
+    svg = to_svg(scene) if scene else ""
     return json.dumps({"title": title, "answers": list(answers(lines)), "svg": svg})
 
 
@@ -78,15 +74,3 @@ def answers(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
         sign, question, sentence = found.groups("") if found else ("", "", lines[start].strip())
         details = [line.strip() for line in lines[start + 1 : end]]
         yield {"sign": sign, "question": question, "sentence": sentence, "details": details}
-
-
-def picture(found: Check) -> str:
-    """Return the first violation; without one, the steps of a run, or nothing if it has few."""
-    (run,) = found.runs
-    for answer in found.answers[run.file]:
-        for offence in answer.offences:
-            if offence.slices:
-                return to_svg(offence_scene(run.trace, offence))
-    with suppress(NothingToShow):
-        return to_svg(profiled_steps(run.trace) if run.steps else by_step([run.trace]))
-    return ""
