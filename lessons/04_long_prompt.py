@@ -9,14 +9,14 @@
 #     language: python
 #     name: python3
 #   minisched:
-#     title: A prompt of 30,000 tokens froze everybody
+#     title: A prompt of 30,000 tokens stops every chat
 #     topics: [prefill, schedule_policy]
 #     extras: [lessons]
 #     minutes: 30
 # ---
 
 # %% [markdown]
-# # A prompt of 30,000 tokens froze everybody
+# # A prompt of 30,000 tokens stops every chat
 #
 # **The question.** Four people chat with a model, and words come at a steady pace. Then a fifth one
 # pastes a document of 30,000 tokens. All four answers stop in the middle of a sentence. Which rule let

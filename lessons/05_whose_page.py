@@ -65,7 +65,7 @@ learn.Table(("prefix cache", "prompt tokens computed", "first token, median"), t
 # prompt that is in the cache as a whole, the last token is computed all the same: without it there is
 # nothing to choose the next one from.)
 #
-# ## A picture: pages, and in whose hands they are
+# ## A picture: pages and their owners
 #
 # Now a run that is small enough to look at: 36 pages of one token. `abc` and `afg` begin alike. Then
 # comes `x`, which shares no prefix and needs room; and at last `abd`, which begins like `abc`.

@@ -9,14 +9,14 @@
 #     language: python
 #     name: python3
 #   minisched:
-#     title: Who fills in the -1
+#     title: Filling in the -1
 #     topics: [mindie_placeholder, mindie_plugin, mindie_dual, mindie_single, placeholder_fill, multi_step]
 #     extras: [lessons]
 #     minutes: 30
 # ---
 
 # %% [markdown]
-# # Who fills in the -1
+# # Filling in the -1
 #
 # **The question.** MindIE, Huawei's engine, is built in two layers: a scheduler in C++ and a worker
 # in Python. Both run ahead of a token that does not exist yet, and both write -1 in its place. Which
@@ -112,7 +112,7 @@ learn.show(
 )
 
 # %% [markdown]
-# The other layer fills in, too. A token has come for a sequence whose list ends in one or two -1: the
+# The other layer fills in, too. A token has come for a sequence, and its list ends in one or two -1: the
 # scheduler's ledger replaces the *first* of them, because steps come back in the order in which they
 # were launched. It counts before it writes. A token without a placeholder is a bug, and the original
 # throws:
@@ -173,7 +173,7 @@ learn.timing(runs["multi_step"], steps=5)
 #   `src/scheduler/scheduler.cpp`
 #   ([Ascend/MindIE-LLM](https://github.com/Ascend/MindIE-LLM)). The gate of one call is
 #   `MAX_ASYNC_SCHEDULE_TIMES`.
-# - To fill each row whose request was in the last step is a published bug, cured in
+# - To fill each row with a request of the last step is a published bug, cured in
 #   [212297e](https://github.com/Ascend/MindIE-LLM/commit/212297e): a request that had lost its memory
 #   started again while its old row was in the last step.
 # - A flag read when the result returns, though the scheduler has moved on since

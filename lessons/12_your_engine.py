@@ -18,7 +18,7 @@
 # %% [markdown]
 # # Your engine
 #
-# **The question.** Your server starts with overlap enabled, the log says so, and it is no faster.
+# **The question.** Your server starts with overlap enabled, the log confirms it, and it is no faster.
 # Is it overlapped? The log does not show it; a **trace** does: each piece of work with its time, on the
 # host and on the device. Which call stands between you and the overlap?
 #

@@ -50,7 +50,7 @@ learn.table(serial, overlapped)
 learn.timing(serial, overlapped)
 
 # %% [markdown]
-# ## What you write, and what is there
+# ## Your part, and the engine's part
 #
 # The engine keeps the **state**: the owner of each page, the steps in flight, the tokens that clients
 # have received. You make the **decisions**. Two things, in one cell, under names of your choice:
@@ -100,7 +100,7 @@ learn.timing(serial, overlapped)
 # ## Exercise: an empty file · hard
 #
 # Start with level 1, and a loop that takes turns; that is fine up to level 4. When you overlap,
-# level 4 will fail first: see *Where to look*, below. Make the checker tell you what is missing.
+# level 4 will fail first: see *Where to look*, below. The checker's verdict names what is missing.
 # `learn.hint("capstone")` knows something for each level.
 
 

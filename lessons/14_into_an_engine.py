@@ -158,7 +158,7 @@ learn.timing(
 # |---|---|
 # | `launch` and `wait` | `ModelRunner.run` ends with `.tolist()`, which blocks. Return the tensor of tokens, copy it to pinned memory with `non_blocking=True`, and record a `torch.cuda.Event`. `wait` is `event.synchronize()` and then `.tolist()`. |
 # | `newest`, `-1 - slot` | `prepare_decode` makes the ids from `seq.last_token`. Keep the tensor of tokens of the step before on the GPU, and index it by the row of each sequence: no copy from the host. |
-# | `in_flight` | `Scheduler.schedule` asks `can_append` and `may_append` by `len(seq)`. Count the token in flight there, and leave out a sequence whose last token is in flight. |
+# | `in_flight` | `Scheduler.schedule` asks `can_append` and `may_append` by `len(seq)`. Count the token in flight there, and leave out a sequence with its last token in flight. |
 # | `postprocess` of a step late | `deallocate` returns the blocks of a sequence while a step that still writes to them is in flight. With one stream that is safe (lesson 6): the next owner writes later. |
 # | `generate_overlapped` | `LLMEngine.step` keeps the step before in `self.last`, and `is_finished` also asks for it. |
 #

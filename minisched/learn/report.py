@@ -30,7 +30,7 @@ class Line:
 
 
 def check_again(file: Path, hear: Callable[[str], None] = lambda name: None) -> Iterator[Line]:
-    """Check every answer of a file again; ``hear`` receives the name of each one before that."""
+    """Check every answer of a file again; ``hear`` receives the name of each one first."""
     kept = parts(file)
     for name, one in exercises().items():
         if name not in kept:

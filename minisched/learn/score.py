@@ -175,7 +175,7 @@ def score(loop: str) -> Score:
 
 
 def baseline(loop: str) -> Score:
-    """Return the score of a loop of the package, whose laws the tests check."""
+    """Return the score of a loop of the package; the tests check its laws."""
     return Score({name: figures_of(package_run(loop, name)) for name in WORKLOADS})
 
 

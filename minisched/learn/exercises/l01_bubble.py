@@ -113,13 +113,13 @@ def overlap_loses(costs: Any) -> str:
         return f"Your costs: {error}"
     serial, overlap = map(makespan_ms, runs)
     factor = serial / overlap
-    said = f"Serial takes {serial:g} ms, overlap {overlap:g} ms"
+    result = f"Serial takes {serial:g} ms, overlap {overlap:g} ms"
     if factor < 1 - TIE:
         return ""
     words = "overlap wins" if factor > 1 + TIE else f"a tie, within {100 * TIE:g} %"
     steps = [measure(run.trace).steps for run in runs]
     return (
-        f"{said}: {words}, {factor:.2f} times as fast. Serial ran "
+        f"{result}: {words}, {factor:.2f} times as fast. Serial ran "
         f"{many(steps[0], 'step')} and overlap {steps[1]}: what is the extra step, and when "
         "does it weigh most?"
     )

@@ -44,7 +44,7 @@ RULE, PENALTY = {"regex": "(a1|b2|c3){9}"}, {"presence_penalty": 1.5}
 
 
 def has_wishes(case: Case) -> bool:
-    """Whether a request has a grammar or a penalty, and there are no drafts."""
+    """Return whether a request has a grammar or a penalty, and there are no drafts."""
     config = case.workload.config
     wishes = (req.params.regex or req.params.has_penalties for req in case.workload.requests)
     return any(wishes) and not config.speculative_algorithm and not config.late_penalties

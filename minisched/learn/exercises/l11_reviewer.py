@@ -119,7 +119,7 @@ def picture_of_example() -> NotebookPicture:
         some.append((lane, counts, 10.0 * at, 10.0 * at + 10, 0))
         if (giver := _giver(at)) is not None:
             edges.append(Edge(giver + 1, at + 1, "launch"))
-    title = "An act knows so many acts of the host, of forward and of copy, itself included"
+    title = "The acts that each act knows of: of host, forward and copy, itself included"
     return NotebookPicture(boxes(title, *some, edges=edges))
 
 
@@ -172,7 +172,7 @@ def with_clocks() -> Iterator[tuple[list[Step], list[dict[str, int]]]]:
 
 
 def says_before(clocks: list[dict[str, int]], program: list[Step], i: int, j: int) -> bool:
-    """Whether clocks order act ``i`` before act ``j``."""
+    """Return whether clocks order act ``i`` before act ``j``."""
     lane = program[i][0]
     return clocks[i].get(lane, 0) <= clocks[j].get(lane, 0)
 
