@@ -13,9 +13,9 @@ from minisched.museum.patch import put_in
 from minisched.scheduler import SchedulerConfig
 from tests.support import many
 
-WORKLOADS = many(2, 12)  # that are drawn to find a bug
+WORKLOADS = many(1, 12)  # that are drawn to find a bug
 TRIALS = 200  # cases that are judged to make one small
-EVERY = many(13, 1)  # of so many exhibits one is tried
+EVERY = many(7, 1)  # of so many exhibits one is tried
 
 
 def smallest(exhibit: Exhibit) -> Case | None:
