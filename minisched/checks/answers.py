@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
+from .details import find_misfits
 from .findings import report
 from .history import Offence, many
 from .identity import (
@@ -216,7 +217,7 @@ def told(recorded: Recorded) -> list[Answer]:
     trace = recorded.trace
     every = {
         "ends": ("bad end", [*find_bad_ends(trace), *find_lost(trace)]),
-        "steps": ("bad step", list(find_bad_steps(trace))),
+        "steps": ("bad step", [*find_bad_steps(trace), *find_misfits(trace)]),
         "unwritten": ("read of KV that was never written", list(find_unwritten_reads(trace))),
         "time": ("moment out of order", list(find_out_of_time(trace))),
         "relay": ("wrong read", find_misreads(trace)),

@@ -30,7 +30,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "row free": {"row": NUMBER},
     "row hold": {"row": NUMBER},
     "row let go": {"row": NUMBER},
-    "kv pool": {"page_size*": POSITIVE, "pages*": POSITIVE},
+    "kv pool": {"page_size*": POSITIVE, "pages*": POSITIVE, "rows*": POSITIVE},
     "page alloc": {"rid": TEXT, "row": NUMBER, "pages": NUMBERS},
     "page disown": {"pages": NUMBERS},
     "page free": {"pages": NUMBERS},

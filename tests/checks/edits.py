@@ -506,6 +506,81 @@ def _(data: Data) -> None:
     data["edges"] = [it for it in data["edges"] if gone["id"] not in (it["src"], it["dst"])]
 
 
+# -- Facts that a file contains twice --------------------------------------------------------------
+
+
+@edit("a lock of 99", "radix_cache")
+def _(data: Data) -> None:
+    middle(marks(data, "radix lock"))["attrs"]["lock_ref"] = 99
+
+
+@edit("a lock on the root of 99")
+def _(data: Data) -> None:
+    marks(data, "radix lock", node=0)[0]["attrs"]["lock_ref"] = 99
+
+
+@edit("a look-up finds more than is used", "radix_cache")
+def _(data: Data) -> None:
+    middle([m for m in marks(data, "match") if m["attrs"]["hit_len"]])["attrs"]["hit_len"] += 1
+
+
+@edit("an admission with more cached tokens than were found", "radix_cache")
+def _(data: Data) -> None:
+    middle(marks(data, "admit"))["attrs"]["hit_len"] += 1
+
+
+@edit("a table of -1 rows")
+def _(data: Data) -> None:
+    marks(data, "kv pool")[0]["attrs"]["rows"] = -1
+
+
+@edit("a copy of another step")
+def _(data: Data) -> None:
+    middle(slices(data, "copy"))["step"] += 1
+
+
+@edit("a sample of another step")
+def _(data: Data) -> None:
+    middle(slices(data, "sample"))["step"] -= 1
+
+
+for counter in ("running", "waiting", "kv used", "kv cached"):
+    EDITS[f"a counter {counter} of 10**15"] = (
+        "overlap",
+        put(
+            lambda d, n=counter: [it for it in d["counters"] if it["name"] == n],
+            value=lambda _value: 10**15,
+        ),
+    )
+for trace in ("serial", "overlap", "mlx_async", "unified"):
+    for name in ("sample", "copy", "process"):
+        EDITS[f"{trace}: a {name} of fewer requests"] = (
+            trace,
+            put(
+                lambda d, n=name: [it for it in slices(d, n) if len(it["rids"]) > 1],
+                rids=lambda rids: rids[:-1],
+            ),
+        )
+    EDITS[f"{trace}: KV of a forward read for another request"] = (
+        trace,
+        put(lambda d: acts(d, "read", "kv", "forward"), rid=lambda rid: "b" if rid == "a" else "a"),
+    )
+    EDITS[f"{trace}: KV read of a page of another request"] = (
+        trace,
+        put(
+            lambda d: acts(d, "read", "kv", "forward"),
+            at=lambda at: f"{int(at.split('-')[0].split()[0]) + 1}",
+        ),
+    )
+    for kind in ("read", "write"):
+        EDITS[f"{trace}: a {kind} of one cell more of the page table"] = (
+            trace,
+            put(
+                lambda d, k=kind: acts(d, k, "page table", "forward"),
+                at=lambda at: f"{at} {int(at.replace('-', ' ').split()[-1]) + 2}",
+            ),
+        )
+
 for name, spoil in TEXTS.items():
     EDITS[name] = "overlap", lambda d, s=spoil: s(json.dumps(d))
 
