@@ -4,7 +4,9 @@ import shlex
 import shutil
 import subprocess
 import venv
+from configparser import ConfigParser
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -42,6 +44,15 @@ def wheel_install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     pip = [folder / "bin" / "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", "--force-reinstall", wheel], check=True)
     return folder
+
+
+def test_a_wheel_brings_the_plugin_of_pytest(wheel: Path) -> None:
+    with ZipFile(wheel) as files:
+        [name] = (name for name in files.namelist() if name.endswith("/entry_points.txt"))
+        entries = ConfigParser()
+        entries.read_string(files.read(name).decode())
+        assert entries["pytest11"]["minisched"] == "minisched.pytest_plugin"
+        assert "minisched/pytest_plugin.py" in files.namelist()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
