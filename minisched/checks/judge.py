@@ -18,12 +18,12 @@ from ..devices.registry import library, open_device
 from ..devices.sim import Deadlock, SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
+from ..engine.owner import release
 from ..loops.design import LOOPS, Design, own_line, take_turn
 from ..loops.pd import Pair
 from ..loops.run import RunSetup, make_engine
 from ..memory import MemoryLeak, OwnershipError, self_check
 from ..models.base import Model
-from ..models.owner import release
 from ..models.registry import hash_class
 from ..scheduler import SchedulerStuck
 from ..trace import Trace

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..core.feature import Feature
 from ..grammar import compile_grammar
 from ..models.base import Model
-from ..models.tokenizer import StopStrings, text_codec_of
+from ..models.tokenizer import text_codec_of
 from ..scheduler import SchedulerConfig
 from ..trace import Recorder
 from .history import History
@@ -28,12 +27,7 @@ def features_of(config: SchedulerConfig, model: Model, recorder: Recorder) -> li
     features = list[Feature]()
     codec = text_codec_of(model.name, model.tokenizer)
     if codec is not None:
-
-        def follow(strings: Sequence[str]) -> Callable[[int], bool]:
-            """Return the function that takes each token of a request."""
-            return StopStrings(codec, strings, config.late_stop_strings).accept_token
-
-        features.append(StopStringFeature(follow))
+        features.append(StopStringFeature(codec, config.late_stop_strings))
     compiler = partial(
         compile_grammar, vocab_size=model.vocab_size, eos_ids=model.eos_ids,
         tokenizer=model.tokenizer,

@@ -23,10 +23,10 @@ from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
+from ..engine.owner import give, refuse_if_owned, release
 from ..features import features_of
 from ..memory import self_check
 from ..models.base import GraphModel, Model
-from ..models.owner import give, refuse_if_owned, release
 from ..models.tokenizer import text_codec_of
 from ..relay import CARRIERS, make_relay
 from ..relay.base import Relay, RelayShape

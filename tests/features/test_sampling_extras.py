@@ -31,11 +31,12 @@ from minisched.core import (
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.features.history import make_adjustment
 from minisched.features.logprobs import KnownLogprobs, logprobs_of, read_place
+from minisched.features.stop_strings import StopStrings
 from minisched.loops.run import Run, run_loop
 from minisched.models import sampling, sampling_arrays
 from minisched.models.hash import HashModel
 from minisched.models.llama_torch import LlamaTorch
-from minisched.models.tokenizer import ByteTokenizer, StopStrings, TextCodec
+from minisched.models.tokenizer import ByteTokenizer, TextCodec
 from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
 from tests.support import EVERY_BACKEND, VOCAB, open_device

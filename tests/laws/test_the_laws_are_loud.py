@@ -209,7 +209,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             at_bytes := a_case([replace(request("r0", [1], 8), params=STOPS_AT_HALF)], "serial"),
             workload=replace(at_bytes.workload, vocab_size=256),
         ), "identity",
-        Edit("models.tokenizer:StopStrings._look",
+        Edit("features.stop_strings:StopStrings._look",
              "self._stream.held_back().rstrip(REPLACEMENT)", "self._stream.held_back()"),
     ),
     "a part of a page is kept for whoever comes": (

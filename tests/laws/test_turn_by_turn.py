@@ -42,9 +42,9 @@ from minisched.core import FinishReason, Output, Request
 from minisched.core.form import wrong_form
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
+from minisched.engine.owner import release
 from minisched.loops.design import LOOPS, take_turn
 from minisched.loops.run import make_engine
-from minisched.models.owner import release
 from minisched.museum.patch import Edit, put_in
 from tests.support import many
 

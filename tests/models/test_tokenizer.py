@@ -16,13 +16,13 @@ from safetensors import safe_open
 
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
+from minisched.features.stop_strings import StopStrings
 from minisched.loops.run import run_loop
 from minisched.models.fetch import find_model
 from minisched.models.llama import WeightsError, find_llama, read_eos_ids
 from minisched.models.registry import open_model
 from minisched.models.tokenizer import (
     ByteTokenizer,
-    StopStrings,
     StreamDecoder,
     TextCodec,
     Tokenizer,
