@@ -15,6 +15,7 @@ from statistics import median_low
 from ..devices.cost import SIM_COST
 from ..trace import Slice, Trace
 from ..trace.events import is_copy, is_forward, is_host
+from .by_step import LANGUAGES, WORDS
 from .html import PLACE, part
 from .looks import DARK, LIGHT, STEPS
 from .views import NothingToShow
@@ -42,15 +43,28 @@ def to_explore(traces: Sequence[Trace], lang: str = "en") -> str:
         "loop": traces[min(1, len(traces) - 1)].loop,
         "source": f"{first.loop} ({first.what_ran})",
         "lang": lang,
+        "words": {name: shared_words(name) for name in LANGUAGES},
         "steps": [(look.fill, look.text) for look in STEPS.values()],
         "colours": {"light": papers[0], "dark": papers[1]},
     }
     places = {
-        "start": json.dumps(start, separators=(",", ":")).replace("<", "\\u003c"),
+        "start": json.dumps(start, separators=(",", ":"), ensure_ascii=False).replace(
+            "<", "\\u003c"
+        ),
         "style": plain_lines("explore.css"),
         "scripts": "".join(map(plain_lines, SCRIPTS)),
     }
     return PLACE.sub(lambda found: places[found[1]], part("explore.html"))
+
+
+def shared_words(lang: str) -> dict[str, str]:
+    """Return the words that the page shares with the picture by step."""
+    say = WORDS[lang]
+    verbs = {verb: say[verb].format("").strip() for verb in ("plan", "read", "run")}
+    return {
+        **verbs, "ms": say["axis"], "host": say["host"], "forward": say["device"],
+        "idle": say["idle"],
+    }  # fmt: skip
 
 
 def plain_lines(name: str) -> str:

@@ -1,20 +1,19 @@
-// The words of the page, in each language.
+// The words of the page, in each language; START.words has those of the picture (by_step.py).
 
 const WORDS = {
   en: {
-    ms: "ms", host: "host", thread: "thread", forward: "device", copy: "copy",
-    plan: "plan", read: "read", run: "run", idle: "idle",
+    thread: "thread", copy: "copy",
     space: " ", step: " a step", token: " a token",
     faster: (loop, factor) => `${loop} is ${factor} times as fast as serial`,
     slower: (loop, factor) => `${loop} takes ${factor} times as long as serial`,
     equal: (loop) => `${loop} is as fast as serial`,
     about: {
       ahead: "While the device runs step N, the host reads step N-1 and plans step N+1.",
-      farAhead: "Up to two planned steps wait for the device, which hides a slow turn of the host.",
+      farAhead: "Up to two planned steps wait for the device and hide a slow turn of the host.",
       thread: "A second thread launches each step, and the host waits for the launch.",
-      fill: "The host fills the tokens of step N-1 into step N, and launches it only then.",
+      fill: "The host fills the tokens of step N-1 into step N, then launches it.",
       burst: "The host plans four steps at a time, and reads them together.",
-      turns: "The requests are in two batches, so each request is in every second step.",
+      turns: "Two batches take turns, so each request is in every second step.",
     },
     deviceBound: (host, run) =>
       `The device never waits: its ${run} a step hide the host's ${host}. A faster host gains nothing.`,
@@ -25,12 +24,11 @@ const WORDS = {
     curve: "speed-up, by host time ÷ device time",
     reset: "reset", phases: "phases", open: "open a trace", language: "中文", loop: "loop",
     source: (from) =>
-      `The costs are medians of the decode steps of ${from}. Prompts, ends and grammars cost more than these settled steps.`,
+      `The costs are medians of the decode steps of ${from}. Prompts and ends cost more.`,
     wrong: (name) => `${name} has no costs: choose a minisched trace with decode steps (.json or .json.gz).`,
   },
   zh: {
-    ms: "毫秒", host: "主机", thread: "线程", forward: "设备", copy: "拷贝",
-    plan: "调度", read: "处理", run: "前向", idle: "空闲",
+    thread: "线程", copy: "拷贝",
     space: "", step: "／步", token: "／token",
     faster: (loop, factor) => `${loop} 的速度是 serial（串行）的 ${factor} 倍`,
     slower: (loop, factor) => `${loop} 的用时是 serial（串行）的 ${factor} 倍`,
@@ -54,3 +52,5 @@ const WORDS = {
     wrong: (name) => `${name} 中没有耗时：请选择带 decode 步的 minisched trace（.json 或 .json.gz）。`,
   },
 };
+
+for (const lang in WORDS) Object.assign(WORDS[lang], START.words[lang]);
