@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from minisched import loops
+from minisched.loops.design import LOOPS
 from minisched.policy.systems import DELIBERATE
+from minisched.relay import RELAYS
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / "lessons/site/docs/fidelity.json").read_text(encoding="utf-8"))
@@ -52,3 +55,9 @@ def test_an_anchor_that_the_readme_names_is_a_heading(name: str) -> None:
         titles = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.M)
         words = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
         assert anchor in words, (page, anchor)
+
+
+def test_the_numbers_of_loops_and_relays_are_those_of_the_registries() -> None:
+    assert loops.__file__  # its import fills the registry
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{len(LOOPS)} loops, {len(RELAYS)} relays" in text
