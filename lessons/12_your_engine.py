@@ -67,7 +67,7 @@ print(found)
 
 # %%
 learn.timing(
-    learn.profile("sglang_decode"),
+    learn.joined(learn.profile("sglang_decode")),
     whole=True,
     title="SGLang: the host waits for 463 ms, and the step begins after that",
 )
@@ -79,7 +79,7 @@ learn.timing(
 
 # %%
 learn.timing(
-    learn.profile("vllm_decode"),
+    learn.joined(learn.profile("vllm_decode")),
     whole=True,
     title="vLLM: the host has launched the step 6 ms before it begins",
 )
@@ -157,7 +157,7 @@ learn.check("blocking_call", blocking_call)
 
 # %%
 learn.timing(
-    learn.profile("two_gpus"),
+    learn.joined(learn.profile("two_gpus")),  # 3,584 slices are too many for a picture
     whole=True,
     title="Blocked for 428 ms, and the device has work all the while",
 )

@@ -28,7 +28,7 @@ from .exercises.l11_reviewer import (
     touches,
     trace_of_bug,
 )
-from .exercises.l12_your_engine import device_ops, host_calls, profile, profile_path
+from .exercises.l12_your_engine import device_ops, host_calls, joined, profile, profile_path
 from .exercises.l14_into_an_engine import trace_of_engine
 from .grade import check
 from .keep import hint
@@ -43,6 +43,7 @@ __all__ = [
     "hint",
     "host_calls",
     "inputs_sent",
+    "joined",
     "picture_of_example",
     "profile",
     "profile_path",

@@ -194,3 +194,11 @@ def test_lesson_11_the_clocks_of_its_example() -> None:
     assert int(clocks[1].split()[0]) > int(clocks[3].split()[0]) >= int(clocks[0].split()[0])
     svg = learn.picture_of_example().svg
     assert all(f">{clock}<" in svg for clock in clocks)
+
+
+def test_lesson_12_a_joined_profile_is_as_busy_as_its_ops() -> None:
+    trace = learn.profile("two_gpus")
+    joined = learn.joined(trace)
+    assert len(trace.slices) == 3584 > 1.5 * len(joined.slices)
+    busy = [round(measure(it).device_busy_percent) for it in (trace, joined)]
+    assert busy == [99, 99]

@@ -61,6 +61,24 @@ def profile(name: str) -> Trace:
     return replace(read_foreign(profile_path(name)).trace, loop=PROFILES[name], edges=())
 
 
+def joined(trace: Trace, gap_ms: float = 0.0016) -> Trace:
+    """Return a profile for a picture of all of it: neighbours of one name are one slice.
+
+    Slices of a lane are joined where less than ``gap_ms`` lies between them: no picture shows it.
+    """
+    found, newest = list[Slice](), dict[str, int]()
+    for item in trace.slices:
+        at = newest.get(item.lane)
+        if at is not None and found[at].name == item.name:
+            before = found[at]
+            if item.start - before.end < gap_ms * MILLISECOND:
+                found[at] = replace(before, end=max(before.end, item.end))
+                continue
+        newest[item.lane] = len(found)
+        found.append(item)
+    return replace(trace, slices=tuple(found))
+
+
 def readable_profiles() -> list[Trace]:
     """All of them; none in a browser, where only what was made by hand is checked."""
     return [profile(name) for name in PROFILES] if find_spec("_sqlite3") else []
