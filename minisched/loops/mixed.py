@@ -2,11 +2,14 @@
 
 Like ``pd``, it keeps a long prompt from stopping the decodes. Here the prompt is computed in
 chunks, and each chunk's step contains the decodes, too. With ``pd`` it has a device of its own.
+
+With drafts a decode has one token in a mixed step, its last one, and no drafts; in the other steps
+it has drafts as usual (SGLang since 0.5.23, for EAGLE and DFLASH; here those that draft on the
+device take their place).
 """
 
 from __future__ import annotations
 
-from ..scheduler.config import ALGORITHMS
 from .design import design
 from .overlap import overlap
 
@@ -14,7 +17,8 @@ design(
     "mixed",
     follows="SGLang --enable-mixed-chunk, the other answer to what pd is for",
     settings={"enable_mixed_chunk": True, "run_first": "prefill"},
-    refuses=dict.fromkeys(
-        ALGORITHMS, "SGLang turns mixed chunks off with speculation (server_args.py)"
-    ),
+    refuses={
+        "NGRAM": "SGLang turns mixed chunks off with it (speculative/spec_info.py:"
+        "supports_mixed_chunk)"
+    },
 )(overlap)

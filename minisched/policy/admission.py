@@ -191,11 +191,10 @@ def mix_with_running(prompts: Work, running: list[Request], leases: LeasePool) -
     wants log-probabilities, or if memory does not suffice for all. Then the prompts run alone, and
     the running requests run in the next decode step.
     """
-    work = [*prompts, *((req, 1) for req in running)]
+    reaches = [(req, req.computed_len + length) for req, length in prompts]
+    reaches += [(req, leases.reach(req)) for req in running]
     need = sum(
-        leases.pages_lacking(req.lease, req.computed_len + length)
-        for req, length in work
-        if req.lease is not None
+        leases.pages_lacking(req.lease, reach) for req, reach in reaches if req.lease is not None
     )
-    may_mix = all(part.may_mix for req, _ in work for part in req.parts)
+    may_mix = all(part.may_mix for req, _ in reaches for part in req.parts)
     return running if may_mix and need <= leases.available_pages else []

@@ -146,10 +146,10 @@ class SchedulerConfig:
                 "the speculative_algorithm STANDALONE has a draft model."
             )
         at_least("speculative_num_draft_tokens", self.speculative_num_draft_tokens, 1)
-        if self.speculative_algorithm and self.enable_mixed_chunk:
+        if self.speculative_algorithm == "NGRAM" and self.enable_mixed_chunk:
             raise ValueError(
-                "enable_mixed_chunk does not go with speculation: a mixed batch has one token for "
-                "each row that decodes (SGLang turns mixed chunks off)."
+                "enable_mixed_chunk does not go with NGRAM: SGLang turns mixed chunks off "
+                "(speculative/spec_info.py:supports_mixed_chunk); leave one of them out."
             )
         if self.speculative_algorithm and self.late_penalties:
             raise ValueError(

@@ -165,10 +165,12 @@ class Drafts(Feature):
             batch.mode = ForwardMode.TARGET_VERIFY
         leases, planned = self.scheduler.leases, self.planned
         self.planned = {}
+        # a mixed step degrades its decodes to one token (SGLang ``mix_with_running``)
+        is_plain = self.scheduler.unified is None and batch.num_extend_reqs > 0
         for index, req in enumerate(reqs, len(batch.reqs)):
             lease, start, part = req.lease, req.computed_len, drafting(req)
             assert lease is not None
-            ids = self.input_ids(req, planned.get(req, part.next_len))
+            ids = self.input_ids(req, 0 if is_plain else planned.get(req, part.next_len))
             end = part.reach(len(ids) - 1)
             if lease.sent_pages * leases.allocator.page_size < end:
                 batch.new_pages[index] = leases.extend(lease, end)

@@ -37,7 +37,7 @@ from minisched.trace import NullRecorder
         ({"chunked_prefill_size": 6, "page_size": 4}, "is 6, .* multiple of the page size, 4"),
         ({"enable_mixed_chunk": True, "chunked_prefill_size": -1}, r"needs chunks.*-1"),
         ({"enable_mixed_chunk": True, "run_first": "decode"}, "'decode'; it must be 'prefill'"),
-        ({"enable_mixed_chunk": True, "speculative_algorithm": "NGRAM"}, "not go with speculation"),
+        ({"enable_mixed_chunk": True, "speculative_algorithm": "NGRAM"}, "not go with NGRAM"),
         ({"late_penalties": True, "speculative_algorithm": "NGRAM"}, "not go with speculation"),
         ({"speculative_draft_model_path": "x"}, "is 'x', but only .* STANDALONE"),
         ({"speculative_algorithm": "EAGLE"}, "'EAGLE', .* one of NGRAM, NGRAM_GPU, STANDALONE"),
@@ -141,8 +141,9 @@ WISHES: dict[str, dict[str, Any]] = {
     "penalties": {"presence_penalty": 0.5},
 }
 REFUSED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("vllm_async", "trtllm_overlap", "trtllm_max_utilization"), ("NGRAM",)),
-    **dict.fromkeys(("overlap_thread", "mixed", "mlx_async", "pd", "vllm_pp2", "vllm_pp4",
+    **dict.fromkeys(("vllm_async", "trtllm_overlap", "trtllm_max_utilization", "mixed"),
+                    ("NGRAM",)),
+    **dict.fromkeys(("overlap_thread", "mlx_async", "pd", "vllm_pp2", "vllm_pp4",
                      "mindie_plugin", "mindie_placeholder", "mindie_dual", "mindie_single"),
                     SPECULATION),
     **dict.fromkeys(("mini_normal", "mini_overlap", "multi_step"), (*WISHES, *SPECULATION)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -36,7 +37,7 @@ from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.features.logprobs import logprobs_of
 from minisched.loops.design import LOOPS
-from minisched.loops.run import Run, run_loop
+from minisched.loops.run import Run, fresh, run_loop
 from minisched.models.base import Model, flatten, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
@@ -263,6 +264,30 @@ def test_overlap_looks_up_after_the_tokens_of_the_step_in_flight() -> None:
     for item in forwards[1:]:
         assert copies[item.step - 1] < launches[item.step] < processed[item.step - 1].start
         assert processed[item.step - 1].start < item.end
+
+
+@pytest.mark.parametrize("algorithm", ["NGRAM_GPU", "STANDALONE"])
+def test_a_mixed_step_has_one_token_for_each_decode_and_the_others_have_drafts(
+    algorithm: str,
+) -> None:
+    config = speculating(algorithm, "hash:7" if algorithm == "STANDALONE" else "")
+    config = replace(config, chunked_prefill_size=8, kv_tokens=400)
+    requests = [
+        Request("a", [1, 2, 3], tokens(40)),
+        Request("b", range(50, 90), tokens(9), arrival_time=60 * 10**6),
+    ]
+    runs = {
+        loop: run_loop(
+            loop, open_device("sim"), HashModel(), [*map(fresh, requests)], config, SIM_COST
+        )
+        for loop in ("serial", "mixed")
+    }
+    assert runs["mixed"].outputs == runs["serial"].outputs
+    trace = runs["mixed"].trace
+    modes = {item.step: item.mode for item in trace.slices if item.name == "forward"}
+    mixed = {step for step, mode in modes.items() if mode == ForwardMode.MIXED.value}
+    verified = {int(mark.attrs["step"]) for mark in trace.marks if mark.name == "verified"}
+    assert len(mixed) > 3 and verified and not mixed & verified
 
 
 @pytest.mark.parametrize("room", range(1, 6))
