@@ -403,10 +403,11 @@ def as_table(judged: Sequence[tuple[Fresh, Fate]]) -> str:
     return "\n".join(lines)
 
 
-def kept_draw() -> tuple[dict[str, int], tuple[Mutation, ...]]:
-    """Return the counts of the draw in ``fresh_survivors.toml``, and its survivors with reasons."""
-    draw = tomllib.loads((HERE / SURVIVORS).read_text("utf-8"))["draw"]
-    return draw, read(SURVIVORS)
+def kept_draws() -> Iterator[tuple[dict[str, int], tuple[Mutation, ...]]]:
+    """Yield the counts of each draw in ``fresh_survivors.toml``, and its survivors with reasons."""
+    page, survivors = tomllib.loads((HERE / SURVIVORS).read_text("utf-8")), read(SURVIVORS)
+    for name, prefix in (("draw", "survivor "), ("later", "later survivor ")):
+        yield page[name], tuple(item for item in survivors if item.name.startswith(prefix))
 
 
 def as_json(judged: Sequence[tuple[Fresh, Fate]]) -> str:
