@@ -479,19 +479,19 @@ def test_an_exercise_is_solved_in_the_page_wrong_first_and_the_answer_stays(
         cell.get_by_role("button", name="Run").click()
         expect(said).to_contain_text("Right")
         assert said.locator("img").first.evaluate("it => it.decode().then(() => it.naturalWidth)")
-        expect(page.locator("#progress")).to_have_text("1 of 3 exercises right")
+        expect(page.locator("#progress")).to_have_text("1 of 4 exercises right")
         page.reload()
-        expect(page.locator("#progress")).to_have_text("1 of 3 exercises right")
+        expect(page.locator("#progress")).to_have_text("1 of 4 exercises right")
         area = page.locator(".tag_exercise textarea").first
         expect(area).to_have_value(solved("cut"))
         page.goto(f"{address}lessons/README.html")
-        expect(page.locator("table")).to_contain_text("1 of 3 right")
+        expect(page.locator("table")).to_contain_text("1 of 4 right")
         with page.expect_download() as download:
             page.get_by_role("link", name="mine.py").click()
         assert "# == cut, lesson" in Path(download.value.path()).read_text(encoding="utf-8")
         page.go_back()
         page.locator(".tag_exercise").first.get_by_role("button", name="Start again").click()
-        expect(page.locator("#progress")).to_have_text("0 of 3 exercises right")
+        expect(page.locator("#progress")).to_have_text("0 of 4 exercises right")
 
 
 @pytest.fixture(scope="module")
