@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
+from minisched.export.golden import TEXT_ONLY
 from minisched.topics import SAME_PICTURE, TOPICS
 
 from .lessons import lesson_of
@@ -97,8 +98,8 @@ def symbols(diagram: str) -> str:
 
 
 def others() -> list[str]:
-    """Return the diagrams that belong to no single topic."""
-    own = {f"{topic}{suffix}" for topic in TOPICS for suffix in SUFFIXES}
+    """Return the diagrams with a picture that belong to no single topic."""
+    own = {f"{topic}{suffix}" for topic in TOPICS for suffix in SUFFIXES} | TEXT_ONLY
     return [path.stem for path in sorted(ROOT.glob("diagrams/*.puml")) if path.stem not in own]
 
 
