@@ -204,7 +204,7 @@ class LanesDrawing:
         if first := next(places, None):
             rest = (place for place in places if not place[2])
             words, middle, is_struck = next(rest, first) if first[2] else first
-            if is_struck and self.is_narrow and item.kind in ("bubble", "waited"):
+            if is_struck and item.kind in ("bubble", "waited"):
                 return  # its hatching says the same
             self.page.said.add(words)
             kind = f"small in-{css(item.kind)}"
