@@ -100,7 +100,7 @@ learn.timing(ms.run(small, "pd", config=config), steps=4)
 # All of them ride along, or none if memory is too small for all.
 
 # %%
-learn.show(mix_with_running, "work = ", look_at=("return running if",))
+learn.show(mix_with_running, "reaches = ", look_at=("return running if",))
 
 # %% [markdown]
 # vLLM has no such function. It has one budget of tokens and asks those who run first; what they leave
