@@ -41,7 +41,7 @@ def lane_words(lane: str) -> str:
 
 # -- The kinds of edges and acts (``record.py`` has the classes) -----------------------------------
 #
-# An edge says that ``dst`` could not start before ``src`` ended. Its kind is one of:
+# An edge: ``dst`` could not start before ``src`` ended. Its kind is one of:
 #
 # - ``launch``: host launch to the op's run, which on a wall clock may start before the rest of the
 #   step is launched;

@@ -1,4 +1,4 @@
-"""What the engine of this package needs beyond ``record.py``: a recorder that is off, and sides."""
+"""Recorders of this package's engine: one that is off, and one for each of two schedulers."""
 
 from __future__ import annotations
 
