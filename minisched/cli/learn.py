@@ -58,9 +58,9 @@ def learn(
     answers are kept next to it in mine.py. Without JupyterLab, the command
     prints how to install it.
 
-    minisched learn score mine.py runs the loop and the scheduler of that file on
-    three fixed workloads, and compares it with serial, overlap and the best entry
-    of lessons/leaderboard.md.
+    With "score mine.py" it runs the loop and the scheduler of that file on three
+    fixed workloads, and compares it with serial, overlap and the best entry of
+    lessons/leaderboard.md.
     """
     if lesson == "score":
         return print_score(file or str(folder / MINE), json)

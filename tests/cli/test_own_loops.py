@@ -108,7 +108,7 @@ def test_the_page_of_a_run_shows_the_source_of_the_loop(cli: Any, mine: Path) ->
     assert cli("compare --loops my.py:two --requests 2")[0] == 0
     mine.unlink()  # the trace contains the text
     assert cli("stepper out/two.json --out page.html")[0] == 0
-    packed = re.findall(r"[A-Za-z0-9+/=]{5000,}", Path("page.html").read_text("utf-8"))[0]
+    packed = re.findall(r"H4sI[A-Za-z0-9+/=]{5000,}", Path("page.html").read_text("utf-8"))[0]
     (run,) = json.loads(gzip.decompress(base64.b64decode(packed)))["runs"]
     listing = run["listings"]["host"]
     assert listing["where"] == "my.py:two" and listing["lines"] == loop("two", 1).split("\n")[1:-1]

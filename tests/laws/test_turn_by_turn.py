@@ -50,7 +50,7 @@ from tests.support import many
 
 any_rng = st.randoms(use_true_random=False)
 any_design = st.sampled_from([item for item in all_designs() if not LOOPS[item.loop].whole_run])
-any_plan = st.sampled_from(["", "give up", "go on", "again", "flush"])
+any_plan = st.sampled_from(["", "again", "give up", "again", "go on", "again", "flush"])
 MOST_REQUESTS = 16
 happened: Counter[str] = Counter()
 
