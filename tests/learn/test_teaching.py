@@ -81,16 +81,16 @@ def test_a_lesson_is_copied_without_solutions_and_as_slides(cli: Any, tmp_path: 
 
 def test_the_report_checks_every_answer_again(cli: Any, tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
-    for name in ("Device", "resolve", "may_free"):
+    for name in ("Device", "input_ids", "blocking_call"):
         one = exercises()[name]
         assert "Kept in" in keep(one, one.lines(one.solution), mine)
     code, out, _ = cli(f"learn --report --folder {tmp_path}")
     assert code == 0 and f"3 of {len(exercises())} exercises are right" in out
-    edited = mine.read_text(encoding="utf-8").replace("last_step <= returned", "True")
+    edited = mine.read_text(encoding="utf-8").replace("seq.in_flight > 1", "seq.in_flight > 0")
     mine.write_text(edited, encoding="utf-8")
     assert cli(f"learn --report --folder {tmp_path}")[0] == 1
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<code>may_free</code>" in page and page.count(">✓<") == 2 and page.count(">✗<") == 1
+    assert "<code>input_ids</code>" in page and page.count(">✓<") == 2 and page.count(">✗<") == 1
     code, _, err = cli(f"learn --report --folder {tmp_path / 'nothing'}")
     assert code == 2 and "has no answers" in err
 
