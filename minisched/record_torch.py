@@ -1,4 +1,4 @@
-"""Record ops on streams of a GPU: ``record.py`` for an engine on torch.
+"""Record ops on streams of a GPU: ``record.py`` for an engine on torch::
 
     rec = TorchRecorder()
     forward, copy = rec.stream("forward", torch.cuda.Stream()), rec.stream("copy", copy_stream)

@@ -10,15 +10,20 @@ from .pictures import picture
 
 DIAGRAM = re.compile(r"(?<!!)\[([^]]*)\]\((?:\.\./)*(?:diagrams/)?(\w+)\.svg\)")
 PICTURE = re.compile(r"!\[([^]]*)\]\(((?:\.\./)*[\w/]+\.svg)\)")
+SOURCE = re.compile(
+    r"(?<!!)\[([^]]*)\]\((?:[./\w]+\.puml|(?:\.\./)*(?:minisched|engines)/\w+\.py)\)"
+)
 
 
 def as_in_the_site(markdown: str, folder: str = "") -> str:
     """Return a text of the repository with links to diagrams that lead to the gallery.
 
+    A link to a source that is no page of the site becomes its words.
     ``folder`` is the folder of the text, from the root; the site has the same folder.
     """
     to_root = "../" * folder.count("/")
     markdown = DIAGRAM.sub(lambda found: f"[{found[1]}]({_link(found[2], to_root)})", markdown)
+    markdown = SOURCE.sub(lambda found: found[1], markdown)
     return PICTURE.sub(
         lambda found: picture(normpath(folder + found[2]), found[1], to_root), markdown
     )
