@@ -25,14 +25,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..scheduler.verify import Drafts, VerifyBatch, accepted_tokens
 from ..worker import Step
 from .design import OTHERS, design
 from .grammar_barrier import advance_pending_grammar
+from .late_drafts import look_drafts_up
 
 # SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
 # leave tokens, drafts and lengths on the device for the next step.
@@ -97,21 +96,6 @@ def overlap(
             engine.launch_batch_sample_if_needed(delayed)
         last_batch = batch
         yield batch
-
-
-def look_drafts_up(engine: Engine, batch: ScheduleBatch, last: Step) -> None:
-    """Wait for the tokens of the last step, and draft after them (SGLang since #17260).
-
-    ``speculative/ngram_worker.py:_prepare_draft_tokens``: the accepted tokens are not processed
-    yet. The original brings them to the host by a copy of its own; here it waits for the step's.
-    """
-    if None not in chain.from_iterable(batch.ids):
-        return
-    engine.recording.must_wait(batch, "speculation", "forward")
-    newest = accepted_tokens(last.batch, engine.wait_for(last))
-    for feature in batch.features:
-        if isinstance(feature, Drafts) and isinstance(batch, VerifyBatch):
-            feature.draft_late(batch, newest)
 
 
 def is_disable_overlap_for_batch(
