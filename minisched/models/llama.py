@@ -40,8 +40,8 @@ def weight_files(directory: Path) -> list[Path]:
 def choose_dtype(directory: Path, wanted: str, known: Mapping[str, object], library: str) -> str:
     """Return the name of the dtype to compute in: ``wanted``, or for ``auto`` the checkpoint's.
 
-    The checkpoint's is the largest tensor's dtype in the files: bfloat16 stays bfloat16, everything
-    else is float32. (vLLM and SGLang read it in config.json, keep float16, and make float16 of
+    The checkpoint's is the largest tensor's dtype in the files: bfloat16 stays bfloat16, any other
+    is float32. (vLLM and SGLang read it in config.json, keep float16, and make float16 of
     float32. Here auto means the same on every device.)
 
     Raises:

@@ -106,7 +106,7 @@ class ShapeCache:
         self.shape = (num_rows, *[1] * (axes - 1))
 
     def make_mask(self, *_: Any, **__: Any) -> mx.array:
-        """Return a mask of so many axes that hides nothing."""
+        """Return a mask with these axes that hides nothing."""
         return mx.ones(self.shape, mx.bool_)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
