@@ -368,18 +368,20 @@ def draw_mask_failure(rng: Random, workload: Workload) -> tuple[Failure, ...]:
 
 
 def add_rare(rng: Random, workload: Workload, theme: str) -> None:
-    """Change a few workloads: timed requests, a failure of a loop's own layer, a small budget.
+    """Change a few workloads: timed requests, rare failures, a small budget.
 
     It comes last, so that all other draws of a seed stay as they are. Timed requests exclude those
     that are sent again, which have to be known by their turn.
     """
     if rng.random() < 0.1 and not workload.sent_again:
         workload.delay = rng.choice((20, 300)) * UNIT
-    if rng.random() < 0.1:
+    if rng.random() < 0.5:  # few loops have a post-processing of their own
         req = rng.choice(workload.requests)
         if not wrong_form(req):
             position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
             workload.failures += (Failure(req.rid, position, POSTPROCESS),)
+    if theme == "alike" and rng.random() < 0.9:
+        workload.failures += (Failure("", 0, rng.choice(AT_RUN), READ_LATER),)
     config = workload.config
     if config.enable_mixed_chunk and theme != "late prompt" and rng.random() < 0.4:
         least = -(-12 // config.page_size) * config.page_size
@@ -404,7 +406,8 @@ CHANGES = tuple(  # one answer of one rule each
 )
 
 
-PLANNED = "prefix_cache=blocks,prompt_pages=scheduled"
+# Who reserves all remaining tokens admits few requests at once, and then none shares unwritten pages.
+PLANNED = "prefix_cache=blocks,prompt_pages=scheduled,reserves=ratio"
 
 
 def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:

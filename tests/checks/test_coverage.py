@@ -17,7 +17,7 @@ RARE = {
     "duplicate pages wait for a transfer": 1,
     "a row that read a failed page has NaN": 1,
     "a request with a grammar is retracted after a token": 3,
-    "a request is preempted, and another has its priority": 3,
+    "a request is preempted, and another has its priority": 2,
     "a step fails that reads pages that it fills itself": 3,
     "a step fails that has a row of a lost lease": 3,
     "a step fails that has a row that read a failed page": 3,

@@ -24,7 +24,7 @@ from minisched.checks.judge import judge
 from minisched.checks.profiled import ANNOTATION, CALL, RANGE, VERSION, SeenEvent
 from minisched.core import Request, SamplingParams
 from minisched.devices import thread
-from minisched.devices.base import NO_LABEL, WRONG_TOKEN, Label
+from minisched.devices.base import NO_LABEL, WRONG_TOKEN
 from minisched.devices.cuda import CudaOp, CudaStream
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
@@ -35,6 +35,7 @@ from minisched.models.base import Model
 from minisched.models.llama_graphs import CudaGraphRunner, LlamaGraphs
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.registry import open_model
+from minisched.record import Slice
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import Worker
 from tests.devices.fake_cuda import fake_cuda
@@ -264,7 +265,7 @@ BOUND_NS = 50_000  # by how much a slice may lie wrong
 def lies_on_one_clock(folder: Path) -> None:
     device: Any = open_device("cuda")
     launched, was_read, ran = dict[int, int](), dict[int, int](), dict[int, Span]()
-    launch, synchronize, record = CudaStream.launch, CudaOp.synchronize, device.record
+    launch, synchronize, keep = CudaStream.launch, CudaOp.synchronize, device.recorder.slice
 
     def launching(stream: Any, *args: Any, **options: Any) -> Any:
         now = device.now()
@@ -278,9 +279,9 @@ def lies_on_one_clock(folder: Path) -> None:
         finally:
             was_read.setdefault(op.slice_id, device.now())
 
-    def recording(lane: str, name: str, start: int, end: int, label: Label, slice_id: int) -> None:
-        ran[slice_id] = Span(lane, f"{name} of step {label.step}", start, end)
-        record(lane, name, start, end, label, slice_id)
+    def keeping(item: Slice) -> None:
+        ran[item.id] = Span(item.lane, f"{item.name} of step {item.step}", item.start, item.end)
+        keep(item)
 
     requests = some_requests(3 * BURSTS, 8)
     for at, request in enumerate(requests):
@@ -289,7 +290,7 @@ def lies_on_one_clock(folder: Path) -> None:
     with (
         replaced(CudaStream, launch=launching),
         replaced(CudaOp, synchronize=reading),
-        replaced(device, record=recording),
+        replaced(device.recorder, slice=keeping),
     ):
         run = run_loop("overlap", device, model, requests, small_config(4))
     wrong = [(start - ran[op].start, f"{ran[op].name} begins before its launch")

@@ -225,8 +225,14 @@ def never_fits(fault: Fault, workload: Workload, max_new_tokens: int = 0) -> Non
 
 
 def longer_than_the_pool(fault: Fault, workload: Workload) -> None:
-    """One request more, as long as the context, and so longer than the pool."""
+    """One request more, as long as the context, and so longer than the pool.
+
+    A scheduler that reserves all remaining tokens would never admit it. With one budget a loop's
+    own rules may do so (mini-sglang's), and the workload does not name them.
+    """
     config = workload.config
+    if "unified" in (config.run_first, config.in_force.run_first):
+        config = replace(config, rules=f"{config.rules or 'sglang'},reserves=ratio")
     longest = max(config.context_len, config.num_slots + config.page_size)
     workload.config = replace(config, context_len=longest)
     never_fits(fault, workload, longest - 2)
@@ -288,7 +294,8 @@ FAULTS = {
     "runs out of pages": FaultKind(
         runs_out,
         prepare=longer_than_the_pool,
-        fits=lambda loop, device: loop != "pd",  # it reserves all that a request may ever want
+        # These reserve all that a request may ever want, and so never admit it.
+        fits=lambda loop, device: loop not in ("pd", "trtllm_overlap"),
     ),
     "abort": FaultKind(given_up, prepare=choose),
     "Ctrl-C": FaultKind(ctrl_c),

@@ -262,7 +262,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("queue and (len(queue) == depth or not batch)", "queue", "makespan"),
     ),
     "ends_in_flight": (
-        ("computed + 1 >= length", "computed >= length", "for nothing"),
+        ("computed + 1 >= length", "computed >= length", "may waste 0"),
         ("computed + 1 >= length", "True", "last token is not in flight"),
         ("computed + 1 >= length", "computed + 2 >= length", "last token is not in flight"),
         ("computed + 1 >= length", "computed + placeholders >= length",
