@@ -37,7 +37,7 @@ from minisched.checks.draw import (
 from minisched.checks.judge import livelock, most_turns
 from minisched.checks.judge import play as play
 from minisched.checks.overlap import step_intervals
-from minisched.checks.step_fault import StepFault
+from minisched.checks.step_fault import POSTPROCESS, StepFault
 from minisched.core import (
     ForwardMode,
     Lease,
@@ -112,9 +112,12 @@ def workloads(
         aborts = {turn: rid for turn, rid in workload.aborts.items() if rid in rids}
         longest = max(req.max_device_len for req in requests)
         least = -(-longest // config.page_size) * config.page_size
+        # A failure of a loop's own layer ends the run; ``minisched check`` judges that.
+        failures = tuple(it for it in workload.failures if it.kind != POSTPROCESS)
         return replace(
             workload,
             requests=requests,
+            failures=failures,
             arrivals=workload.arrivals[:max_requests],
             aborts=aborts if with_aborts else {},
             flushes=frozenset(),
