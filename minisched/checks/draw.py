@@ -375,11 +375,6 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
     """
     if rng.random() < 0.1 and not workload.sent_again:
         workload.delay = rng.choice((20, 300)) * UNIT
-    if rng.random() < 0.5:  # few loops have a post-processing of their own
-        req = rng.choice(workload.requests)
-        if not wrong_form(req):
-            position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
-            workload.failures += (Failure(req.rid, position, POSTPROCESS),)
     if theme == "alike" and rng.random() < 0.9:
         workload.failures += (Failure("", 0, rng.choice(AT_RUN), READ_LATER),)
     config = workload.config
@@ -387,6 +382,11 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
         least = -(-12 // config.page_size) * config.page_size
         chunk, most = max(config.chunked_prefill_size, least), rng.choice((3, 4, 6))
         workload.config = replace(config, chunked_prefill_size=chunk, max_prefill_tokens=most)
+    if rng.random() < 0.1:
+        req = rng.choice(workload.requests)
+        if not wrong_form(req):
+            position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
+            workload.failures += (Failure(req.rid, position, POSTPROCESS),)
 
 
 # -- Settings --------------------------------------------------------------------------------------
