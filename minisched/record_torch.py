@@ -17,6 +17,7 @@ torch's profiler and of NVTX, so that a profile shows the same steps. Copy this 
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -85,6 +86,47 @@ class GpuClock:
         return event, asked
 
 
+class Timing(NamedTuple):
+    """An op between two events, for which the host does not know the times yet."""
+
+    lane: str
+    op: int
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+    zero: Zero
+
+
+class Timings:
+    """Ops of all streams in the order of their launches, recorded once the GPU has passed them.
+
+    The clock has a stream of its own.
+    """
+
+    def __init__(self, rec: Recorder, now: Callable[[], int], stream: torch.cuda.Stream) -> None:
+        self.rec, self.clock = rec, GpuClock(now, stream)
+        self.pending: deque[Timing] = deque()  # of ops that may still run
+        self.ends: dict[str, int] = {}  # of each lane's last slice
+        self.flushing = threading.Lock()
+
+    def flush(self) -> None:
+        """Record the ops that have ended, unless another thread does."""
+        if not self.flushing.acquire(blocking=False):
+            return
+        try:
+            self.clock.renew()
+            while self.pending and self.pending[0].end.query():
+                self._record(self.pending.popleft())
+        finally:
+            self.flushing.release()
+
+    def _record(self, timing: Timing) -> None:
+        """Record a slice; slices of a lane never overlap, although their zeros may differ."""
+        start, end = (self.clock.time(timing.zero, event) for event in (timing.start, timing.end))
+        start = max(start, self.ends.get(timing.lane, start))
+        self.ends[timing.lane] = end = max(start, end)
+        self.rec.ended(timing.op, start, end)
+
+
 # -- Streams ---------------------------------------------------------------------------------------
 
 
@@ -93,7 +135,7 @@ class TorchRecorder(Recorder):
 
     def __init__(self, is_on: bool = True) -> None:
         super().__init__(is_on)
-        self.streams: list[TimedStream] = []
+        self.timings: Timings | None = None  # with the first stream of a GPU
 
     def host(
         self, name: str, step: int = 0, rids: Iterable[str] = (), mode: str = "", **attrs: Value
@@ -104,26 +146,23 @@ class TorchRecorder(Recorder):
 
     def stream(self, lane: str, stream: torch.cuda.Stream | None) -> TimedStream:
         """Return a stream that records its ops on a lane; None runs them at once, on the CPU."""
-        self.streams.append(TimedStream(self, lane, stream))
-        return self.streams[-1]
+        if stream is not None and self.timings is None:
+            self.timings = Timings(self, self.now, torch.cuda.Stream())
+        return TimedStream(self, lane, stream)
 
     def save(self, path: str, loop: str, device: str = "", model: str = "") -> None:
-        """Wait for the streams, then write the events to a file; OSError: it can't be written."""
-        for timed in self.streams:
-            if timed.stream is not None:
-                timed.stream.synchronize()
-            timed.flush()
+        """Wait for the GPU, then write the events to a file; OSError: it can't be written."""
+        if self.timings is not None:
+            torch.cuda.synchronize()
+            self.timings.flush()
         super().save(path, loop, device, model)
 
 
 class TimedStream:
     """A stream whose ops are recorded and timed."""
 
-    def __init__(self, rec: Recorder, lane: str, stream: torch.cuda.Stream | None) -> None:
+    def __init__(self, rec: TorchRecorder, lane: str, stream: torch.cuda.Stream | None) -> None:
         self.rec, self.lane, self.stream = rec, lane, stream
-        self.clock = GpuClock(lambda: rec.now(), stream) if stream and rec.is_on else None
-        self.pending: deque[TimedOp] = deque()
-        self.newest_end = 0
 
     @contextmanager
     def op(
@@ -136,20 +175,22 @@ class TimedStream:
     ) -> Iterator[TimedOp]:
         """Record what the body queues on this stream as one op, and yield the op."""
         number = self.rec.launch(name, step, rids, lane=self.lane, touches=touches, uses=uses)
-        op = TimedOp(number, self.stream, self.clock.zero if self.clock else None)
+        op, timings = TimedOp(number, self.stream), self.rec.timings
         with ExitStack() as inside:
             if self.rec.is_on:
                 inside.enter_context(in_range(f"{name} {step}"))
-            if self.stream is None:
+            if self.stream is None or timings is None:
                 inside.enter_context(self.rec.run(number))
-            else:
-                inside.enter_context(torch.cuda.stream(self.stream))
-                op.start.record()
+                yield op
+                return
+            zero = timings.clock.zero
+            inside.enter_context(torch.cuda.stream(self.stream))
+            op.start.record()
             yield op
-            if self.stream is not None:
-                op.end.record()
-                self.pending.append(op)
-        self.flush()
+            op.end.record()
+        if self.rec.is_on:
+            timings.pending.append(Timing(self.lane, number, op.start, op.end, zero))
+            timings.flush()
 
     def wait(self, op: TimedOp) -> None:
         """Let later ops of this stream start after ``op`` has ended."""
@@ -162,26 +203,15 @@ class TimedStream:
         if op.stream is not None:
             op.end.synchronize()
         self.rec.wait(op.number)
-        self.flush()
-
-    def flush(self) -> None:
-        """Record the times of the ops that have ended."""
-        while self.clock and self.pending and self.pending[0].end.query():
-            op = self.pending.popleft()
-            assert op.zero is not None
-            start, end = (self.clock.time(op.zero, event) for event in (op.start, op.end))
-            start = max(start, self.newest_end)  # two zeros may differ by a microsecond
-            self.newest_end = max(start, end)
-            self.rec.ended(op.number, start, self.newest_end)
-        if self.clock:
-            self.clock.renew()
+        if self.rec.timings is not None:
+            self.rec.timings.flush()
 
 
 class TimedOp:
     """An op on a stream, between two events."""
 
-    def __init__(self, number: int, stream: torch.cuda.Stream | None, zero: Zero | None) -> None:
-        self.number, self.stream, self.zero = number, stream, zero
+    def __init__(self, number: int, stream: torch.cuda.Stream | None) -> None:
+        self.number, self.stream = number, stream
         if stream is not None:
             self.start = torch.cuda.Event(enable_timing=True)
             self.end = torch.cuda.Event(enable_timing=True)

@@ -6,15 +6,14 @@ exists immediately, as a tensor that the GPU fills later. Events on the stream g
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..record_torch import GpuClock, Zero
+from ..record_torch import Timing, Timings
 from ..trace import Recorder, Touch
 from .base import NO_LABEL, Event, Label, Op, value_of, without_frames
 from .thread import TorchDevice
@@ -54,16 +53,6 @@ class CudaOp(Op):
         self.named = ()
 
 
-class Timing(NamedTuple):
-    """The parts of a slice, recorded once the GPU has passed ``end``; it holds no tensor."""
-
-    lane: str
-    slice_id: int
-    start: torch.cuda.Event
-    end: torch.cuda.Event
-    zero: Zero
-
-
 class CudaStream:
     """A ``torch.cuda.Stream``."""
 
@@ -83,16 +72,16 @@ class CudaStream:
     ) -> CudaOp:
         """Queue ``fn``'s kernels after the stream's work, and after all inputs shipped."""
         recorder = self.device.recorder
-        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        sources = (getattr(arg, "slice_id", 0) for arg in args)
         slice_id = recorder.launch(
             name, lane=self.name, touches=touches, uses=sources, **vars(label)
         )
-        op, zero = CudaOp(slice_id, recorder), self.device.gpu_clock.zero
+        op, timings = CudaOp(slice_id, recorder), self.device.timings
+        zero = timings.clock.zero
         self.stream.wait_stream(torch.cuda.current_stream())  # the stream that ships the inputs
         with torch.cuda.stream(self.stream), torch.inference_mode():
             op.run(fn, args)
-        timing = Timing(self.name, op.slice_id, op.start, op.end, zero)
-        self.device.timings.append(timing)
+        timings.pending.append(Timing(self.name, slice_id, op.start, op.end, zero))
         return op
 
     def wait(self, op: Event) -> None:
@@ -122,11 +111,8 @@ class CudaDevice(TorchDevice):
         if not torch.cuda.is_available():
             raise ValueError("torch sees no GPU, which device 'cuda' needs; use device 'thread'.")
         super().__init__(recorder, torch.device("cuda", torch.cuda.current_device()))
-        self.timings: deque[Timing] = deque()  # of ops that may still run
-        self.flushing = threading.Lock()
-        self.ends: dict[str, int] = {}  # of each lane's last slice
         self._streams: dict[str, CudaStream] = {}
-        self.gpu_clock = GpuClock(self.now, self.stream("clock").stream)
+        self.timings = Timings(self.recorder, self.now, self.stream("clock").stream)
 
     def stream(self, name: str) -> CudaStream:
         """Return the stream of that name."""
@@ -149,14 +135,7 @@ class CudaDevice(TorchDevice):
 
     def flush(self, *ops: Op) -> None:
         """Record the ops that have ended, unless another thread does; no op waits for a flush."""
-        if not self.flushing.acquire(blocking=False):
-            return
-        try:
-            self.gpu_clock.renew()
-            while self.timings and self.timings[0].end.query():
-                self._record(self.timings.popleft())
-        finally:
-            self.flushing.release()
+        self.timings.flush()
 
     def close(self) -> None:
         """Wait for the GPU, and record the remaining ops."""
@@ -166,12 +145,3 @@ class CudaDevice(TorchDevice):
         for name, stream in self._streams.items():
             IDLE[self.xp.device.index, name].append(stream.stream)
         self._streams.clear()
-
-    def _record(self, timing: Timing) -> None:
-        """Record a slice; slices of a lane never overlap, although their zeros may differ."""
-        start, end = (
-            self.gpu_clock.time(timing.zero, event) for event in (timing.start, timing.end)
-        )
-        start = max(start, self.ends.get(timing.lane, start))
-        self.ends[timing.lane] = end = max(start, end)
-        self.recorder.ended(timing.slice_id, start, end)
