@@ -12,9 +12,8 @@ This file needs only the standard library: import it, or copy it into an engine:
     rec.token("request 5", 1234, step=7)
     rec.save("engine.json", "my engine")  # then: minisched check engine.json
 
-A *slice* is work on a lane, with its times. An *act* is one thing that a lane did: it launched,
-waited, or touched memory. Races are found from acts. Threads and tasks of asyncio may record at the
-same time. The README of the folder ``traces`` describes the file.
+A *slice* is work on a lane. An *act* is one thing that a lane did; races are found from acts.
+Threads and tasks may record at the same time. The README of ``traces`` describes the file.
 """
 
 from __future__ import annotations
@@ -252,12 +251,14 @@ class Recorder:
     def in_order(self, clock: str) -> dict[str, list[Any]]:
         """Return the events in order, without edges to what never ran; a wall clock starts at 0."""
         slices = sorted(self.slices, key=lambda item: (item.start, item.end, item.id))
-        ids, zero = {item.id for item in slices}, slices[0].start if slices else 0
-        zero = zero if clock == "wall" else 0
+        zero = slices[0].start if slices and clock == "wall" else 0
+        if zero:
+            slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
+        ids = {item.id for item in slices}
         counters = sorted(self.counters, key=lambda item: (item.time, item.name))
         marks = sorted(self.marks, key=lambda item: item.time)
         return {
-            "slices": [replace(s, start=s.start - zero, end=s.end - zero) for s in slices],
+            "slices": slices,
             "edges": [edge for edge in sorted({*self.edges}) if {edge.src, edge.dst} <= ids],
             "counters": [replace(item, time=max(0, item.time - zero)) for item in counters],
             "marks": [replace(item, time=max(0, item.time - zero)) for item in marks],
@@ -314,7 +315,7 @@ class Phase(AbstractContextManager[int]):
 
 # -- The file: JSON with one event a line, so that a diff can be read ------------------------------
 
-OPTIONAL = {"step", "mode", "rids", "attrs", "resource", "at", "rid", "during"}
+MAY_LACK = {"step", "mode", "rids", "attrs", "resource", "at", "rid", "during"}  # fields
 
 
 def to_json(header: dict[str, Any], events: dict[str, Any]) -> str:
@@ -331,7 +332,7 @@ def to_json(header: dict[str, Any], events: dict[str, Any]) -> str:
 def line_of(event: Any) -> str:
     """Return an event as one line, without the fields that are at their default."""
     values = ((name, getattr(event, name)) for name in event.__slots__)
-    return json.dumps({name: value for name, value in values if value or name not in OPTIONAL})
+    return json.dumps({name: value for name, value in values if value or name not in MAY_LACK})
 
 
 def to_text(cells: Cells) -> str:

@@ -72,7 +72,7 @@ class CudaStream:
     ) -> CudaOp:
         """Queue ``fn``'s kernels after the stream's work, and after all inputs shipped."""
         recorder = self.device.recorder
-        sources = (getattr(arg, "slice_id", 0) for arg in args)
+        sources = (getattr(arg, "slice_id", 0) for arg in args)  # read only if it records
         slice_id = recorder.launch(
             name, lane=self.name, touches=touches, uses=sources, **vars(label)
         )

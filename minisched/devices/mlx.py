@@ -27,15 +27,7 @@ import mlx.core as mx
 
 from ..trace import Recorder, Touch
 from . import wall_clock as switch_interval
-from .base import (
-    NO_LABEL,
-    WRONG_TOKEN,
-    Event,
-    Label,
-    Op,
-    value_of,
-    without_frames,
-)  # fmt: skip
+from .base import NO_LABEL, WRONG_TOKEN, Event, Label, Op, value_of, without_frames
 from .mlx_arrays import INTEGER, MlxArrays
 from .wall_clock import WallClock
 
@@ -117,7 +109,7 @@ class MlxStream:
         touches: Sequence[Touch] = (),
     ) -> MlxOp:
         """Run ``fn`` on the host now, which builds a part of the graph; the op keeps its error."""
-        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        sources = (getattr(arg, "slice_id", 0) for arg in args)  # read only if it records
         slice_id = self.device.recorder.launch(
             name, lane=self.name, touches=touches, uses=sources, **vars(label)
         )

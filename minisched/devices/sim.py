@@ -262,7 +262,7 @@ class SimStream:
     ) -> SimOp:
         """Queue an op that takes ``cost`` nanoseconds."""
         given = None if self.is_thread else touches  # a thread's call records its own acts
-        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        sources = (getattr(arg, "slice_id", 0) for arg in args)  # read only if it records
         slice_id = self.device.recorder.launch(
             name, lane=self.name, touches=given, uses=sources, **vars(label)
         )

@@ -19,16 +19,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ..trace import Recorder, Touch
-from .base import (
-    NO_LABEL,
-    Device,
-    Event,
-    Label,
-    Op,
-    Signal,
-    value_of,
-    without_frames,
-)  # fmt: skip
+from .base import NO_LABEL, Device, Event, Label, Op, Signal, value_of, without_frames
 
 
 class WallClock(Device):
@@ -52,7 +43,6 @@ class WallClock(Device):
     @contextmanager
     def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
         """Record the body as a slice; ``cost`` nanoseconds of pure-Python work come first."""
-        self.recorder.enter("host")
         with self.recorder.host(phase, **vars(label)) as slice_id:
             spend(cost)
             yield slice_id
@@ -188,7 +178,7 @@ class ThreadLane:
             raise RuntimeError(f"{name} can't be launched: the device is closed")
         recorder = self.device.recorder
         given = touches if self.is_stream else None  # a call records its own acts
-        sources = [getattr(arg, "slice_id", 0) for arg in args]
+        sources = (getattr(arg, "slice_id", 0) for arg in args)  # read only if it records
         slice_id = recorder.launch(name, lane=self.name, touches=given, uses=sources, **vars(label))
         op = ThreadOp(fn, args, 0 if self.is_stream else cost, slice_id, recorder, name)
         self.queue.put(("run", op))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 from .. import record
 from ..checks.answers import Recorded
 from ..checks.foreign import OWN_STEPS, read_foreign
-from ..record import FORMAT, VERSION
+from ..record import FORMAT, MAY_LACK, VERSION
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_forward
@@ -51,8 +51,7 @@ TYPES: dict[str, type] = {  # the JSON type of a field, by its annotation
 }  # fmt: skip
 COLUMNS = {  # by kind of event: each field's name, whether it is required, and its JSON type
     kind: tuple(
-        (field.name, field.default is MISSING and field.default_factory is MISSING,
-         TYPES[str(field.type)])
+        (field.name, field.name not in MAY_LACK, TYPES[str(field.type)])
         for field in fields(kind)
     )
     for kind, _ in EVENTS.values()

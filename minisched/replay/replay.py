@@ -89,19 +89,10 @@ class LaneTally(NullRecorder):
         """Add a slice's time."""
         self.add(item.lane, item.name, item.start, item.end)
 
-    def launch(
-        self,
-        name: str,
-        step: int = 0,
-        rids: Iterable[str] = (),
-        mode: str = "",
-        lane: str = "forward",
-        touches: Iterable[Any] | None = None,
-        uses: Iterable[int] = (),
-    ) -> int:
+    def launch(self, *args: Any, **options: Any) -> int:
         """Keep the lane of an op; no ``Slice`` is made, since none is kept."""
-        op = self.new_id()
-        self._lane_of[op] = lane
+        op = super().launch(*args, **options)
+        self._lane_of[op] = options["lane"]
         return op
 
     def ended(self, op: int, start: int, end: int) -> None:

@@ -70,8 +70,10 @@ class SideRecorder(Recorder):
     def acting(self, lane: str, op: int) -> Iterator[None]:
         """Let another lane act for this side inside, in one of its slices."""
         before, self.place = self.place, (lane, op)
-        yield
-        self.place = before
+        try:
+            yield
+        finally:
+            self.place = before
 
 
 def named(side: str, name: str) -> str:
