@@ -95,13 +95,20 @@ class Check:
         return "\n".join(self.lines)
 
     @property
-    def scene(self) -> Scene | None:
-        """Return the first violation of recorded runs, or the steps of the last; None: neither."""
+    def first_violation(self) -> Scene | None:
+        """Return the picture of the first violation of recorded runs that names slices."""
         for run in self.runs:
             for answer in self.answers[run.file]:
                 for offence in answer.offences:
                     if offence.slices:
                         return offence_scene(run.trace, offence)
+        return None
+
+    @property
+    def scene(self) -> Scene | None:
+        """Return the first violation of recorded runs, or the steps of the last; None: neither."""
+        if violation := self.first_violation:
+            return violation
         with suppress(NothingToShow):
             for run in self.runs[-1:]:
                 if any(item.step for item in run.trace.slices):

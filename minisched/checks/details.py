@@ -1,7 +1,7 @@
-"""What a recorded file says twice: both places must agree.
+"""Compare the facts that a recorded file contains twice.
 
 A run writes many facts in two places: the number of locks and their changes, the requests of a
-slice and those of its step, the cells of a table and the KV behind them. A file in which they
+slice and those of its step, the cells of a table and the KV that they list. A file in which they
 differ was changed, or written by a faulty recorder. ``answers.py`` judges this for files alone.
 """
 
@@ -109,7 +109,7 @@ def _copied_twice(trace: Trace) -> Iterator[Offence]:
 
 
 def _wrong_cells(trace: Trace, side: str) -> Iterator[Offence]:
-    """Yield reads of KV that another request holds, and table reads unlike the KV behind them."""
+    """Yield reads of another request's KV, and table reads unlike the KV that they list."""
     steps = {item.id: item.step for item in trace.slices if item.name == "forward"}
     ops = defaultdict[int, list[Act]](list)
     for act in trace.program:

@@ -406,7 +406,7 @@ CHANGES = tuple(  # one answer of one rule each
 )
 
 
-# Who reserves all remaining tokens admits few requests at once; then none shares unwritten pages.
+# Rules that reserve all remaining tokens admit few requests together: none shares unwritten pages.
 PLANNED = "prefix_cache=blocks,prompt_pages=scheduled,reserves=ratio"
 
 

@@ -285,5 +285,5 @@ def _ran(item: Slice, sampled: int) -> str:
     others = " ".join(item.rids[:MOST_NAMED])
     others += f" and {len(item.rids) - MOST_NAMED} more" if len(item.rids) > MOST_NAMED else ""
     mode = f" ({item.mode})" if item.mode else ""
-    said = f"step {item.step}{mode} runs with {others}"
-    return f"{said}, and samples the token" if item.step == sampled else said
+    words = f"step {item.step}{mode} runs with {others}"
+    return f"{words}, and samples the token" if item.step == sampled else words

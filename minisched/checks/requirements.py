@@ -46,7 +46,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class RequirementResult:
-    """Whether a run meets a requirement, and a sentence with the reason."""
+    """The result of a requirement on a run, with a sentence for the reason."""
 
     text: str
     is_met: bool

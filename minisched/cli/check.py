@@ -17,18 +17,15 @@ from ..checking import (
     compare_files,
     law_rows,
 )
-from ..checks.history import Offence
 from ..checks.overlap import is_profiled
 from ..checks.requirements import Requirement, requirement
 from ..devices.registry import open_device
 from ..export.native import read_recorded
-from ..export.offence import offence_scene
 from ..export.profiled_steps import profiled_steps
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
 from ..export.views import draw as draw_view
 from ..sweep.workers import Workers, num_cores
-from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import complain
 from .layout import JSON, print_json, say, say_command, say_table, work_progress
@@ -169,21 +166,16 @@ def draw_first(target: Path, found: Check) -> None:
     Raises:
         ValueError: the picture can't be written.
     """
-    wrong: list[tuple[Trace, Offence]] = [
-        (run.trace, offence)
-        for run in found.runs
-        for answer in found.answers[run.file]
-        for offence in answer.offences
-        if offence.slices
-    ]
+    scene = found.first_violation
     idle = [
         run.trace
         for run in found.runs
         for answer in found.answers[run.file]
         if answer.question == "overlaps" and answer.word in ("no", "partly")
     ]
-    if wrong or (idle and is_profiled(idle[0])):
-        scene = offence_scene(*wrong[0]) if wrong else profiled_steps(idle[0])
+    if scene is None and idle and is_profiled(idle[0]):
+        scene = profiled_steps(idle[0])
+    if scene is not None:
         drawn = to_svg(scene) if target.suffix == ".svg" else to_text(scene)
     elif idle:
         form = "svg" if target.suffix == ".svg" else "text"

@@ -6,7 +6,6 @@ family of designs (``poster.py``).
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from html import escape
 
@@ -18,8 +17,8 @@ from .layout import inner, settled, steady_views
 from .poster import settled_in
 from .runs import TIE
 from .scene import Lanes, Scene
-from .scene_svg import to_svg
-from .svg_style import PHONE, SLIDE, Sheet
+from .scene_svg import as_address, to_svg
+from .svg_style import PHONE, SLIDE
 from .units import ms
 from .views.marks import NothingToShow
 
@@ -66,15 +65,11 @@ def picture(traces: Sequence[Trace], fastest: int) -> str:
              for row in one.rows)  # fmt: skip
     if not 0 < sum(map(len, boxes)) <= MOST_BOXES:
         return ""
+    phone, slide = as_address(to_svg(narrow, PHONE)), as_address(to_svg(wide, SLIDE))
     return (
-        f'<picture><source media="(max-width: 600px)" srcset="{address(narrow, PHONE)}">'
-        f'<img src="{address(wide, SLIDE)}" alt="{escape(wide.title, quote=True)}"></picture>'
+        f'<picture><source media="(max-width: 600px)" srcset="{phone}">'
+        f'<img src="{slide}" alt="{escape(wide.title, quote=True)}"></picture>'
     )
-
-
-def address(scene: Scene, sheet: Sheet) -> str:
-    """Return a picture as an address that contains it."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(to_svg(scene, sheet).encode()).decode()}"
 
 
 def families(traces: Sequence[Trace], reports: Sequence[OverlapReport]) -> list[Family]:

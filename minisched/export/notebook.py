@@ -6,7 +6,6 @@ reader that shows no frames (an untrusted notebook, GitHub, paper) shows the pic
 
 from __future__ import annotations
 
-import base64
 import inspect
 import re
 import sys
@@ -24,7 +23,7 @@ from .html import to_html
 from .looks import ORANGE
 from .poster import poster
 from .runs import compare
-from .scene_svg import to_svg
+from .scene_svg import as_address, to_svg
 from .scene_text import to_text
 from .svg_style import SLIDE
 
@@ -164,10 +163,9 @@ class NotebookPicture:
 
     def image(self, style: str = "max-width:100%;height:auto") -> str:
         """Return an ``img`` of this style; it contains the picture."""
-        data = base64.b64encode(self.svg.encode()).decode()
         return (
             f'<img alt="{escape(self.title, quote=True)}" style="{style}" '
-            f'src="data:image/svg+xml;base64,{data}"/>'
+            f'src="{as_address(self.svg)}"/>'
         )
 
     def _repr_html_(self) -> str:

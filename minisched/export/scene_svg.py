@@ -6,6 +6,7 @@ bytes. ``svg_lanes`` draws lanes, and this file draws everything else.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 
 from .looks import css
@@ -35,6 +36,11 @@ def to_svg(scene: Scene, sheet: Sheet = DESK) -> str:
     for note in scene.notes:
         page.lines(note, "faint")
     return page.finish()
+
+
+def as_address(svg: str) -> str:
+    """Return an address that contains a picture, for an ``img`` of a page."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def draw(page: SvgPage, item: Show, has_axis: bool) -> None:

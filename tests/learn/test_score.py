@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
 import minisched as ms
+from minisched.learn.exercises.l13_capstone import SOLUTION
 from minisched.learn.score import (
     WORKLOADS,
     ScoreFigures,
@@ -50,6 +52,12 @@ def test_the_board_has_every_file_and_the_best_entry_first() -> None:
 def test_an_entry_keeps_the_laws_on_random_workloads(path: Path) -> None:
     checked = ms.check(str(path), workloads=20, jobs=1)
     assert checked.tally is not None and not checked.tally.first, repr(checked)
+
+
+def test_the_entry_of_lesson_13_is_its_solution() -> None:
+    text = (ROOT / "lessons" / "leaderboard" / "capstone.py").read_text(encoding="utf-8")
+    solution, _, _ = dedent(SOLUTION).partition("capstone = ")
+    assert text.endswith(f"\n\n{solution.strip()}\n")
 
 
 def test_points_grow_with_speed_and_with_shorter_pauses() -> None:
