@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from minisched.checks import judge
 from minisched.checks.case import VOCAB as VOCAB
+from minisched.checks.case import Failure as Failure
 from minisched.checks.case import Workload as Workload
 from minisched.checks.case import fresh as fresh
 from minisched.checks.draw import (
@@ -100,6 +101,11 @@ def configs(num_tokens: int) -> st.SearchStrategy[SchedulerConfig]:
     return randoms.map(made)
 
 
+def survived(failures: Sequence[Failure]) -> tuple[Failure, ...]:
+    """Those after which a run goes on; an error in a loop's own layer ends it (``judge.py``)."""
+    return tuple(it for it in failures if it.kind != POSTPROCESS)
+
+
 def workloads(
     max_requests: int = 6, with_aborts: bool = True, level: str = "tight"
 ) -> st.SearchStrategy[Workload]:
@@ -112,12 +118,10 @@ def workloads(
         aborts = {turn: rid for turn, rid in workload.aborts.items() if rid in rids}
         longest = max(req.max_device_len for req in requests)
         least = -(-longest // config.page_size) * config.page_size
-        # A failure of a loop's own layer ends the run; ``minisched check`` judges that.
-        failures = tuple(it for it in workload.failures if it.kind != POSTPROCESS)
         return replace(
             workload,
             requests=requests,
-            failures=failures,
+            failures=survived(workload.failures),
             arrivals=workload.arrivals[:max_requests],
             aborts=aborts if with_aborts else {},
             flushes=frozenset(),

@@ -292,6 +292,7 @@ INTERRUPTED_SHARE = 1 / 10
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
 OF_HOST = (INPUTS, MASK, TRANSFER, POSTPROCESS)
 AT_RUN = [kind for kind in FAILURES if kind not in OF_HOST]  # on the device
+UNWRITTEN = ("forward raises", "out of device memory")  # of these, pages of the step stay unwritten
 GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: waiting, in chunks, running, ended
 
 
@@ -376,7 +377,7 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
     if rng.random() < 0.1 and not workload.sent_again:
         workload.delay = rng.choice((20, 300)) * UNIT
     if theme == "alike" and rng.random() < 0.9:
-        workload.failures += (Failure("", 0, rng.choice(AT_RUN), READ_LATER),)
+        workload.failures += (Failure("", 0, rng.choice(UNWRITTEN), READ_LATER),)
     config = workload.config
     if config.enable_mixed_chunk and theme != "late prompt" and rng.random() < 0.4:
         least = -(-12 // config.page_size) * config.page_size
