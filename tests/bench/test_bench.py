@@ -235,5 +235,6 @@ def test_a_part_measures_all_its_rows(cli: Any, monkeypatch: pytest.MonkeyPatch,
     code, out, _ = cli(f"bench {line} --repeat 1 --json")
     assert {*Path.cwd().rglob("*")} == before, "nothing is written unless --keep says so"
     rows = json.loads(out)["rows"]
-    assert code == 0 and len(rows) > 4
+    cells = {row["name"].split(":")[0] for row in rows}
+    assert code == 0 and len(cells) > 1, rows
     assert all(row["median"] is not None or row["reason"] for row in rows)

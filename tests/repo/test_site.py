@@ -243,7 +243,7 @@ def test_pictures_players_and_explore_work_from_disk(browser: Browser, site: Pat
         page.goto((site / "steppers" / "serial_overlap.html").as_uri())
         before = page.inner_text("body")
         page.keyboard.press("ArrowRight")
-        assert page.inner_text("body") != before
+        page.wait_for_function("(before) => document.body.innerText !== before", arg=before)
 
 
 def test_from_disk_a_page_with_python_names_the_server_that_it_needs(
