@@ -80,6 +80,7 @@ class BenchPart:
     rows: Callable[[BenchCall], list[Figure]]
     takes: tuple[str, ...]
     devices: tuple[str, ...] = ()
+    repetitions: int = BenchCall.repetitions  # without ``--repeat``
 
     def measure(self, call: BenchCall) -> list[Figure]:
         """The rows.

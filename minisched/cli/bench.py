@@ -32,7 +32,13 @@ def bench(
     dtype: str | None = setting(None, "As compare takes it."),
     requests: int | None = setting(None, "How many requests.", least=1, most=MOST_REQUESTS),
     max_new_tokens: int | None = setting(None, "Tokens that each produces.", least=1, most=100_000),
-    repeat: int = setting(5, "Interleaved repetitions.", least=1, most=1000),
+    repeat: int | None = setting(
+        None,
+        "Interleaved repetitions.",
+        shown="5, or 3 of generation",
+        least=1,
+        most=1000,
+    ),
     nano_vllm: Path | None = setting(None, "A checkout of nano-vllm, for host."),
     keep: bool = setting(False, "Write the table under traces/bench."),
     json: bool = JSON,
@@ -42,16 +48,18 @@ def bench(
         raise ValueError(f"unknown part {part!r}; the parts are {', '.join(PARTS)}.")
     found: Any = load(f"minisched.bench.{part}", "PART", "torch", f"bench {part}")
     measured: BenchPart = found
+    repetitions = repeat or measured.repetitions
     try:
         with work_progress() as work:
             work.at("warming up")
-            call = BenchCall(part, device, model, requests, max_new_tokens, repeat, nano_vllm,
-                             dtype, work.at)  # fmt: skip
+            call = BenchCall(part, device, model, requests, max_new_tokens, repetitions,
+                             nano_vllm, dtype, work.at)  # fmt: skip
             figures = measured.measure(call)
     except (ArmStopped, RunStopped, PeerError) as error:
         return complain(f"bench {part} stopped: {error}", 1)  # without a table
     # A table names its run: the options and the date.
-    asked = {**call.options, "repetitions": repeat, "date": datetime.now(UTC).date().isoformat()}
+    date = datetime.now(UTC).date().isoformat()
+    asked = {**call.options, "repetitions": repetitions, "date": date}
     peers = {}  # peers that are not installed here
     if part == "host":
         wheels = ("vllm", "sglang")
@@ -70,7 +78,7 @@ def bench(
         say_table(heads, [cells(row)[:-1] for row in rows], "\n".join(reasons))
     # Options that make it another measurement are in the name of its table.
     given = [f"{name}-{Path(str(value)).name}" for name, value in call.options.items()]
-    few = [f"repeat-{repeat}"] if repeat < BenchCall.repetitions else []
+    few = [f"repeat-{repetitions}"] if repetitions < measured.repetitions else []
     for path in save("-".join([part, *given, *few]), document, Path.cwd()) if keep else ():
         print(f"written: {path}", file=sys.stderr)
     return 0

@@ -17,10 +17,11 @@ from .peer import Answer, serve
 
 
 def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Load the model in ``folder``."""
+    """Load the model in ``folder`` in ``dtype``."""
     load_model = import_module("mlx_lm.utils").load_model
     generator_of = import_module("mlx_lm.generate").BatchGenerator
     model = load_model(Path(settings["folder"]))[0]
+    model.set_dtype(getattr(import_module("mlx.core"), settings["dtype"]))
 
     def measure(question: Answer) -> Answer:
         """Generate; return seconds, CPU seconds, the mean time to a first token, and the tokens."""

@@ -23,9 +23,11 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     The arm ``ADAPTER`` computes a Llama by transformers' own layers. The loop on ``thread`` is
     ``serial``: the host has nothing to do, so torch gets every core.
     """
+    model: Any
     run: Callable[..., Any]
     if settings["device"] == "mlx":
-        run = partial(run_to_end, "mlx_async", "mlx", open_model(settings["folder"], "mlx"))
+        model = open_model(settings["folder"], "mlx", settings["dtype"])
+        run = partial(run_to_end, "mlx_async", "mlx", model)
     else:
         from ...devices.thread import ThreadDevice
         from ...models.llama_torch import LlamaTorch
@@ -33,7 +35,7 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
 
         folder, dtype = settings["folder"], settings["dtype"]
         by_adapter = settings.get("rival") == ADAPTER
-        model: Any = (
+        model = (
             TransformersLM.from_directory(folder, dtype)
             if by_adapter
             else LlamaTorch(folder, dtype)
