@@ -37,32 +37,15 @@ TOPICS = {  # topic -> its code, a module in minisched/
 }
 
 
-# A picture of a run -> the one that is kept. Only the name differs, because the settled steps are
+# A loop -> the loop whose picture is kept. Only the name differs, because the settled steps are
 # equal slice by slice. ``mini_overlap`` and ``mindie_single`` differ from ``overlap`` in their
 # relay, and ``mindie_plugin`` from ``mindie_dual`` in the scheduler above the plugin.
 SAME_PICTURE = {
-    f"{loop}{part}": f"{like}{part}"
-    for loop, like in {
-        "mindie_plugin": "mindie_dual",
-        "mindie_single": "overlap",
-        "mini_overlap": "overlap",
-    }.items()
-    for part in ("", "_timing", "_steps", "_sequence")
+    "mindie_plugin": "mindie_dual",
+    "mindie_single": "overlap",
+    "mini_overlap": "overlap",
 }
-
-
-# Parts of loops that repeat another loop's: they are drawn on demand, and not kept. The steps one
-# below the other are kept of ``overlap``; phases where the design has some of its own.
-REPEATS = {
-    *(f"{loop}_steps" for loop, code in TOPICS.items()
-      if code.startswith("loops/") and loop != "overlap"),
-    *(f"{loop}_timing" for loop in (
-        "mini_normal", "vllm_step", "mindie_placeholder", "mindie_dual", "overlap_thread",
-        "mlx_async", "trtllm_overlap")),
-}  # fmt: skip
-
-
-LOOPS_WITH_MORE = {"mindie_placeholder": "ledger", "vllm_batch_queue": "queue"}  # of their own
+LOOPS_WITH_MORE = {"mindie_placeholder": "ledger"}  # a picture of its own
 DRAWN_BY = {"prev_sampled": "placeholder_fill", "unified": "mixed_chunk"}  # two in one module
 
 

@@ -323,7 +323,7 @@ REMEDIES = {  # of a cause of idle time, if no blocking call is the reason
     ARRIVAL: "send more requests, because the device is idle while none is there.",
     KERNEL_WAIT: "launch the kernels as one graph, because most gaps are between single kernels.",
     OTHER: "look for the stream or the event that the device waits for, with "
-    "`minisched view overlap FILE --part steps`.",
+    "`minisched view overlap FILE --part timing`.",
     LATENCY: UNEXPLAINED,
     UNKNOWN: UNEXPLAINED,
     COPY: "copy on a stream of its own, and wait for the copy after the next launch.",

@@ -179,7 +179,7 @@ def draw_first(target: Path, found: Check) -> None:
         drawn = to_svg(scene) if target.suffix == ".svg" else to_text(scene)
     elif idle:
         form = "svg" if target.suffix == ".svg" else "text"
-        drawn = draw_view("overlap", idle[0], form, "steps").rstrip("\n") + "\n"
+        drawn = draw_view("overlap", idle[0], form).rstrip("\n") + "\n"
     else:
         complain(f"there is no violation or idle time to draw, so {target} is not written.", 0)
         return

@@ -22,7 +22,7 @@ from ..export.pd_or_mixed import beside_a_prompt, find_runs, rows
 from ..export.poster import poster
 from ..export.recipes import RECIPES
 from ..export.runs import compare as compare_runs
-from ..export.runs import sequence, timing
+from ..export.runs import timing
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..export.svg_style import SLIDE
@@ -171,7 +171,6 @@ def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused
             files[f"{name}_timing.puml"] = to_puml(timing(trace))
-            files[f"{name}_sequence.puml"] = to_puml(sequence(trace))
         files[f"{name}.trace.json"] = to_chrome(trace)
         files[f"{name}.json"] = to_json(trace)
     return files

@@ -27,8 +27,7 @@ def view(
     form: str = setting("svg", "svg, puml (PlantUML), text, or json: the topic's own run itself."),
     part: str = setting(
         "",
-        "A loop's picture: by_step (the default), timing, sequence or steps; "
-        "vllm_batch_queue also has queue, and mindie_placeholder has ledger.",
+        "A loop's picture: by_step (the default) or timing; mindie_placeholder also has ledger.",
     ),
     out: str | None = setting(
         None, "A file, or - for stdout; text goes to stdout, a picture to TOPIC.FORM."
@@ -38,8 +37,7 @@ def view(
 
     Each topic has a small run of its own, which shows the idea.
 
-    A loop has four: a colour for each step (by_step), phases and ops over time
-    (timing), messages in order (sequence), and step under step (steps).
+    A loop has two: a colour for each step (by_step), and phases and ops (timing).
     """
     parts_of(topic)  # an unknown topic raises ValueError
     if form not in SUFFIXES:

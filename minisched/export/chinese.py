@@ -112,7 +112,7 @@ def row_in_chinese(row: LaneRow) -> LaneRow:
     )
     return LaneRow(
         name, [*map(item_in_chinese, row.spans)], note, group, group_note,
-        item_in_chinese(row.measure) if row.measure else None, tail,
+        tail,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..topics import REPEATS, SAME_PICTURE, TOPICS
+from ..topics import SAME_PICTURE, TOPICS
 from ..trace import Trace
 from ..trace.files import write_whole
 from . import native
@@ -108,7 +108,7 @@ WHOLE = {  # the files of ``traces/`` that are kept as files: to be read, or sho
     *(f"traces/{topic}.json" for topic in (
         "serial", "overlap", "future_map", "mlx_async", "vllm_batch_queue", "pd")),
     *(f"traces/{topic}.svg" for topic in OF_RUNS),
-    "traces/overlap_steps.svg", "traces/radix_cache.svg",
+    "traces/radix_cache.svg",
     "traces/museum/pinned_buffer_rewritten.svg",
 }  # fmt: skip
 
@@ -123,19 +123,17 @@ def makers() -> dict[str, Callable[[], Files]]:
 
 
 def topic_files(topic: str) -> Files:
-    """Make a topic's trace, its view in parts, and its diagram if that is one of its run."""
+    """Make a topic's trace, its view, and its diagram if that is one of its run.
+
+    The diagram of a loop shows phases by their names.
+    """
     trace = trace_of(topic)
     files = {f"traces/{topic}.json": native.to_json(trace)}
-    parts = parts_of(topic) or ("",)
-    in_plantuml = "timing" if parts[0] == "by_step" else parts[0]  # it shows phases by their names
-    for at, part in enumerate(parts):
-        name = f"{topic}_{part}" if at else topic
-        if part != "sequence" and name not in {*SAME_PICTURE, *REPEATS}:
-            files[f"traces/{name}.svg"] = draw(topic, trace, part=part)
-        if part == "sequence":
-            files[f"diagrams/{name}.puml"] = draw(topic, trace, "puml", part)
-        elif part == in_plantuml and topic in OF_RUNS:
-            files[f"diagrams/{topic}.puml"] = draw(topic, trace, "puml", part)
+    if topic not in SAME_PICTURE:
+        files[f"traces/{topic}.svg"] = draw(topic, trace)
+    if topic in OF_RUNS:
+        phases = "timing" if (*parts_of(topic), "")[0] == "by_step" else ""
+        files[f"diagrams/{topic}.puml"] = draw(topic, trace, "puml", phases)
     return files
 
 
@@ -177,14 +175,9 @@ def maker_of(path: str) -> str:
 def has_picture(diagram: str) -> bool:
     """Return whether PlantUML draws a diagram's picture.
 
-    The project draws those of runs. Of the sequences one is drawn: the others repeat their loop's
-    picture, and are kept as text. So are those of ``TEXT_ONLY``, which repeat other diagrams.
+    The project draws those of runs. Those of ``TEXT_ONLY`` repeat other diagrams.
     """
-    if diagram in TEXT_ONLY:
-        return False
-    if diagram.endswith("_sequence"):
-        return diagram == "overlap_sequence"
-    return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE}
+    return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE, *TEXT_ONLY}
 
 
 # -- Stale files, and writing them -----------------------------------------------------------------

@@ -154,7 +154,6 @@ COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
     **{kind: (LOOKS[kind].fill, dark) for kind, dark in ON_DARK.items()},
 }
 LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in (0, 1))
-UNDER = ("both",)  # kinds under all others; not in a text
 OVER = ("outline", "ghost", "said", "deed")  # kinds around or below the others
 MARK = "!"  # the character of a text for an outline
 

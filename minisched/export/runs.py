@@ -1,13 +1,12 @@
-"""The common pictures of all loops: the work over time, and the messages in order.
+"""The work of loops over time, by phase.
 
-All are lanes of a ``View`` (``layout.py``). Several runs stand one below the other on one time
-axis, and the first of them is the baseline that speed-ups refer to.
+All pictures are lanes of a ``View`` (``layout.py``). Several runs stand one below the other on one
+time axis, and the first of them is the baseline that speed-ups refer to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ..checks.causes import waits
 from ..checks.history import many
@@ -242,41 +241,3 @@ def flag_of(mark: Mark, time: int) -> LaneItem:
     return LaneItem(
         "flag", time, time, about=f"{said} at {ms(mark.time)} ms", data={"mark": "wait"}
     )
-
-
-# -- Messages in order -----------------------------------------------------------------------------
-
-
-def sequence(trace: Trace, count: int = 2) -> Scene:
-    """Draw ``count`` settled steps as messages in order.
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    return in_order(shown(trace, count))
-
-
-def in_order(view: View) -> Scene:
-    """Draw a view as a sequence, with a line where the first device begins each step."""
-    scene = side_by_side([view], f"{view.trace.loop}: {way_of_tokens(view)}")
-    lanes = lanes_of(view, view.duration)
-    rows = [replace(row, note="", group=lane_side(lane))
-            for row, lane in zip(lanes.rows, view.lanes, strict=True)]  # fmt: skip
-    forwards = [item for item in view.slices if item.name == "forward"]
-    first = min((item.lane for item in forwards), key=view.lanes.index, default=None)
-    starts = {view.clip(item.start, item.start)[0]: item.step for item in forwards
-              if item.lane == first and item.start >= view.start}  # fmt: skip
-    begins = [LaneItem("begin", at, at, f"step {step} begins") for at, step in starts.items()]
-    told = replace(lanes, rows=rows, flags=begins, runs_down=True)
-    return replace(scene, parts=[replace(scene.parts[0], shows=[told])])
-
-
-def way_of_tokens(view: View) -> str:
-    """Write how tokens reach the next step, from the steps of a view."""
-    ways = [arrow.meaning for arrow in view.arrows if arrow.brings == "token"]
-    on_device = sum("stays on the device" in way for way in ways)
-    if not ways:
-        return "messages in order"
-    if on_device in (0, len(ways)):
-        return f"a token goes to the next step {'without' if on_device else 'over'} the host"
-    return f"{on_device} of {len(ways)} tokens go to the next step without the host"

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..trace import Trace
-from .looks import OVER, SIGNS, UNDER
+from .looks import OVER, SIGNS
 
 Data = Mapping[str, str | int]  # of a shape: ``data-`` attributes in an SVG
 
@@ -37,10 +37,10 @@ Data = Mapping[str, str | int]  # of a shape: ``data-`` attributes in an SVG
 class LaneItem:
     """An item on a row, for some time.
 
-    A kind in ``looks.SIGNS`` is a sign at ``start``. The kind ``both`` is a tint under the other
-    items, ``outline`` a frame around them with ``label`` as its number. ``ghost`` marks a place
-    that the item could have had, and ``said`` is only text below it. ``label`` stands in the box
-    where there is room, otherwise ``brief``. ``about`` is one sentence for a pointer on it.
+    A kind in ``looks.SIGNS`` is a sign at ``start``. The kind ``outline`` is a frame around other
+    items, with ``label`` as its number. ``ghost`` marks a place that the item could have had, and
+    ``said`` is only text below it. ``label`` stands in the box where there is room, otherwise
+    ``brief``. ``about`` is one sentence for a pointer on it.
     """
 
     kind: str
@@ -61,8 +61,8 @@ class LaneItem:
 class LaneRow:
     """A lane: its name, and a quiet note next to it.
 
-    Neighbouring rows of the same ``group`` belong together under its name. ``measure`` is a stretch
-    above the row, with its length in words; ``tail`` is words after the last item.
+    Neighbouring rows of the same ``group`` belong together under its name. ``tail`` is words after
+    the last item.
     """
 
     name: str
@@ -70,13 +70,12 @@ class LaneRow:
     note: str = ""
     group: str = ""
     group_note: str = ""
-    measure: LaneItem | None = None
     tail: str = ""
 
     @property
     def boxes(self) -> list[LaneItem]:
-        """Return the items that take time; no signs, tints or frames."""
-        return [item for item in self.spans if item.kind not in (*SIGNS, *UNDER, *OVER)]
+        """Return the items that take time; no signs or frames."""
+        return [item for item in self.spans if item.kind not in (*SIGNS, *OVER)]
 
     @property
     def title(self) -> str:
@@ -99,11 +98,7 @@ class LaneLink:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Rows over time. ``flags`` concern all rows: times, or stretches, with a word or two.
-
-    Where it ``runs_down`` it is a sequence of messages, in order but not to scale. A text is then a
-    list, and PlantUML has life lines. An SVG shows the same with time to the right.
-    """
+    """Rows over time. ``flags`` concern all rows: times, or stretches, with a word or two."""
 
     rows: Sequence[LaneRow]
     end: int
@@ -111,7 +106,6 @@ class Lanes:
     links: Sequence[LaneLink] = ()
     flags: Sequence[LaneItem] = ()
     across: str = "time in ms"  # what its axis counts, in millionths
-    runs_down: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A scene as PlantUML: trees as components, lanes as timing or sequence, otherwise tables.
+"""A scene as PlantUML: trees as components, lanes as timing, otherwise tables.
 
 Times are decimal numbers in milliseconds, or in a smaller unit where the scene is short: PlantUML
 needs whole numbers between ticks. Rows are ``rectangle`` lanes (PlantUML 1.2025 or newer), because
@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from .looks import LIGHT, SIGNS, flat
-from .puml_style import HEAD, NEW, OLD, Actor, Told, arrow_colour, creole, ink, sequence
+from .puml_style import HEAD, NEW, OLD, arrow_colour, creole, ink
 from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene, axis_of
-from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
+from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, tick_step
 
 NOTHING = "{-}"  # the state of an idle lane
 FAINT = "B0"  # the opacity of an arrow along its own lane, over the words there
@@ -50,8 +50,6 @@ def to_puml(scene: Scene) -> str:
         body = [*_trees(scene, trees)]
     elif not shown:
         body = [*_grids(scene)]
-    elif shown[0][1].runs_down:
-        body = [*_sequence(shown[0][1])]
     else:
         body = [*_timing(scene, shown)]
     drawn = "\n".join(body)
@@ -71,7 +69,7 @@ def to_puml(scene: Scene) -> str:
     legend = [*([f"|{'|'.join(cells)}|"] if cells else []), *(["   ".join(links)] if links else [])]
     return "\n".join(
         [
-            NEW if trees or (shown and not shown[0][1].runs_down) else OLD,
+            NEW if trees or shown else OLD,
             "@startuml",
             STYLE,
             f"title {creole(scene.title)}{about}",
@@ -144,28 +142,6 @@ def _states(row: LaneRow, lanes: Lanes, scale: float) -> dict[int, str]:
 def _state(span: LaneItem, width: float) -> str:
     fits = (text for text in (span.label, span.brief) if text and len(text) * 7 + 4 <= width)
     return f'"{ink(span.kind, creole(next(fits, " ")))}" {flat(span.kind)}'
-
-
-HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
-
-
-def _sequence(lanes: Lanes) -> Iterator[str]:
-    """Yield rows as actors and boxes as notes, by time: at one time ends come first."""
-    actors = {f"lane{at}": Actor(creole(row.name), row.group) for at, row in enumerate(lanes.rows)}
-    told = [(flag.start, 1, flag.start, Told("", flag.label)) for flag in lanes.flags]
-    for link in lanes.links:
-        tail, head = HEADS.get(link.kind, ("-", ">"))
-        arrow = f"{tail}[{arrow_colour(link.kind)}]{head}"
-        message = Told(f"lane{link.src[0]}", link.words, to=f"lane{link.dst[0]}", arrow=arrow)
-        told.append((link.src[1], 0, link.src[1], message))
-    for at, row in enumerate(lanes.rows):
-        for span in row.boxes:
-            if span.end > span.start and span.kind not in ("bubble", "waited"):
-                words = f"{span.label}\n{ms(span.duration)} ms"
-                note = Told(f"lane{at}", words, span.start, span.end, span.kind)
-                told.append((span.start, 2, span.end, note))
-    told.sort(key=lambda item: item[:3])
-    return sequence(actors, [one for *_, one in told], {})
 
 
 def _trees(scene: Scene, trees: list[tuple[int, NodeTree]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from itertools import groupby
 from textwrap import wrap
 
 from ..core.text import printable
-from .looks import MARK, SIGNS, UNDER, glyph
+from .looks import MARK, SIGNS, glyph
 from .scene import (
     CellGrid,
     Curve,
@@ -24,14 +24,13 @@ from .scene import (
     Show,
     axis_of,
 )
-from .units import exact, ms, tick_step
+from .units import exact, tick_step
 
 COLUMNS, LEAST = 100, 40  # the default, and the narrowest legible width
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 NEAR = 6  # cells: the largest distance of a short item from its place
-IDLE = ("bubble", "waited")
-SILENT = (*UNDER, "ghost", "said", "deed", "wall")  # kinds without a place in a row of characters
+SILENT = ("ghost", "said", "deed", "wall")  # kinds without a place in a row of characters
 
 
 def to_text(scene: Scene, columns: int = COLUMNS) -> str:
@@ -92,9 +91,6 @@ class _TextSheet:
     def draw(self, item: Show, has_axis: bool) -> None:
         """Draw one of a part's drawings."""
         match item:
-            case Lanes(runs_down=True):
-                self._sequence(item)
-                return
             case Lanes():
                 for row in item.rows:
                     self.lane(row.title, draw_row(row, item.start, item.end, self.cells))
@@ -112,27 +108,6 @@ class _TextSheet:
                 self._tree(item)
         if has_axis and isinstance(item, Lanes | Curve):
             self.lines += draw_axis(item, self.cells, self.margin + 2)
-
-    def _sequence(self, lanes: Lanes) -> None:
-        """Write a numbered line for each item, and below it the messages that it sends."""
-        margin = max(len(row.name) for row in lanes.rows)
-        behind = " " * (margin + 15)
-        told = dict[object, list[str]]()
-        for link in lanes.links:
-            src, dst = link.src[0], link.dst[0]
-            target = "itself" if src == dst else lanes.rows[dst].name
-            told.setdefault(link.data.get("src"), []).append(f"└──▶ {target}: {link.about}")
-        spans = [(span, row.name) for row in lanes.rows for span in row.boxes
-                 if span.kind not in IDLE]  # fmt: skip
-        spans.sort(key=lambda item: (item[0].start, item[0].end, item[0].data.get("id", 0)))
-        self.lines.append(f"         ms  {'who':<{margin}}  what")
-        for number, (span, name) in enumerate(spans, 1):
-            when, what = ms(span.start - lanes.start), f"{span.label} ({ms(span.duration)} ms)"
-            lines = [f"{number:3}. {when:>6}  {name:<{margin}}  {what}"]
-            for line in [*lines, *(behind + one for one in told.pop(span.data.get("id"), []))]:
-                self.lines += wrap(line, self.columns, subsequent_indent=behind)
-        for line in (line for lines in told.values() for line in lines):  # of instant items
-            self.lines += wrap(behind + line, self.columns, subsequent_indent=behind)
 
     def _moments(self, item: Lanes | Curve) -> None:
         """Write a line with the signs of the flags of all rows."""

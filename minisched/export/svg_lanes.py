@@ -41,9 +41,8 @@ class LanesDrawing:
         self.page, self.lanes = page, lanes
         self.sheet = sheet = page.sheet
         self.x = TimeScale(lanes.start, lanes.end, page.left, sheet.edge)
-        count = len(lanes.rows) + sum(row.measure is not None for row in lanes.rows)
         self.is_narrow = sheet.width < NARROW
-        self.pitch = min(sheet.pitch, max(9, MOST_HIGH / max(1, count)))
+        self.pitch = min(sheet.pitch, max(9, MOST_HIGH / max(1, len(lanes.rows))))
         self.gap = sheet.gap if self.pitch > 16 else 2
         self.box = self.pitch - self.gap
         moments = [flag.start for flag in lanes.flags if flag.end == flag.start]
@@ -63,7 +62,7 @@ class LanesDrawing:
         rows = self.lanes.rows
         for at, row in enumerate(rows):
             kinds = [item.kind for item in row.spans]
-            y += 20 if row.measure else 8 if at and row.group != before else 0
+            y += 8 if at and row.group != before else 0
             y += 22 if self.is_narrow and row.group not in ("", before) else 0
             y += 13 if "outline" in kinds else 0  # its number stands above it
             yield _Strip(row, y, row.group if row.group != before else "")
@@ -79,7 +78,7 @@ class LanesDrawing:
         self.x.grid(page, self.top, self.bottom)
         items = [(item, strip) for strip in self.strips for item in strip.row.spans]
         below = [pair for pair in items if pair[0].kind not in OVER]  # arrows run above these
-        for item, strip in sorted(below, key=lambda pair: pair[0].kind != "both"):
+        for item, strip in below:
             self._shape(item, strip)
         for link in self.lanes.links:
             self._arrow(link)
@@ -94,8 +93,6 @@ class LanesDrawing:
             if row.tail and row.spans:
                 ends = [self.x.at(at) for item in row.spans for at in (item.start, item.end)]
                 page.beside(min(ends), max(ends), strip.y + self.box / 2 + 4, row.tail, "small")
-            if row.measure:
-                self._measure(row.measure, strip.y - 12)
         page.flags(self.lanes.flags, self.x, self.top, self.bottom)
         page.top = self.bottom + (8 if has_axis else 20)
         if has_axis:
@@ -128,14 +125,12 @@ class LanesDrawing:
             page.words(at, y, row.note, "small faint")
 
     def _shape(self, item: LaneItem, strip: _Strip) -> None:
-        """Draw a box, a sign, or a tint."""
+        """Draw a box or a sign."""
         page, x, y = self.page, self.x.at(item.start), strip.y
         width = self.x.at(item.end) - x
         if item.kind in SIGNS:
             at = y - 1 if item.kind == "flag" else y + self.box / 2
             page.sign(item.kind, x, at, item.about, item.data)
-        elif item.kind == "both":
-            page.rect("both", x, y - 3, width, self.box + 6, item.about, item.data)
         else:
             kind = f"box {css(item.kind)}" + " thin" * (width <= 4)
             least = 1.0 if item.end > item.start else 3.0
@@ -264,19 +259,6 @@ class LanesDrawing:
         if len(self.lanes.links) * 5 > self.sheet.edge - self.x.left:
             kind += " faint-arrow"
         self.page.path(kind, d, link.about, link.data)
-
-    def _measure(self, item: LaneItem, y: float) -> None:
-        """Draw a stretch above a row, with its length."""
-        page, left, right = self.page, self.x.at(item.start), self.x.at(item.end)
-        page.line("span", left, y, right, y, item.data)
-        page.line("span", left, y - 4, left, y + 4)
-        page.line("span", right, y - 4, right, y + 4)
-        room, middle = width_of(item.label, self.sheet.small), (left + right) / 2
-        if room + 8 > right - left:
-            page.beside(left, right, y + 4, item.label, "small spanned")
-            return
-        page.rect("halo", middle - room / 2 - 2, y - 7, room + 4, 14)
-        page.words(middle, y + 4, item.label, "small spanned", "middle")
 
 
 def crosses(

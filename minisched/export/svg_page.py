@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape as escape_xml
 from xml.sax.saxutils import quoteattr
 
 from ..core.text import printable
-from .looks import LIGHT, OVER, SIGNS, UNDER, css
+from .looks import LIGHT, OVER, SIGNS, css
 from .scene import Data, LaneItem, Scene
 from .svg_style import DESK, FONT, MARGIN, Sheet, painted, style_of
 from .units import exact, ms, tick_step
@@ -228,7 +228,7 @@ class SvgPage:
         elif kind == "saved":
             self.path(kind, f"M{x + 19:.1f} {y - 4}h-17")
         else:
-            shown = kind if kind in (*UNDER, *OVER) else f"box {css(kind)}"
+            shown = kind if kind in OVER else f"box {css(kind)}"
             self.rect("box queued changed" if kind == "changed" else shown, x, y - 10, 18, 12)
 
     def finish(self) -> str:

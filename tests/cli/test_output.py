@@ -35,7 +35,7 @@ SAYING = {  # each command with something to say; where that takes long or needs
     "presets": "presets",
     "replay": f"replay {ROOT}/tests/cli/given/lengths.csv",
     "run": "run --requests 2 --max-new-tokens 4",
-    "steps": f"view overlap {TRACES}/overlap.json --form text --part steps",
+    "phases": f"view overlap {TRACES}/overlap.json --form text --part timing",
     "stepper": f"stepper {TRACES}/overlap.json",
     "version": "--version",
     "view": "view decode --form text",

@@ -29,7 +29,7 @@ from minisched.export.html import SCRIPTS, to_html
 from minisched.export.layout import View, lane_title, make_view, steady_views, view_of_steps
 from minisched.export.looks import PHASES, flat, glyph
 from minisched.export.recipes import trace_of
-from minisched.export.runs import compare, in_order, side_by_side, timing
+from minisched.export.runs import compare, side_by_side, timing
 from minisched.export.scene import LaneItem, LaneRow
 from minisched.export.scene_puml import to_puml
 from minisched.export.scene_svg import to_svg
@@ -173,13 +173,6 @@ def shown_by_timing(text: str, view: View) -> Shown:
     )
 
 
-def read_sequence(text: str) -> tuple[Counter[Any], Counter[Any]]:
-    """PlantUML sequence has no time axis: (lane, label, duration) and (lane, lane)."""
-    plain = re.sub(r"</?color[^>]*>", "", text)
-    notes = re.findall(r"rnote over (\w+) #\w+ : (.*)\\n(.*) ms", plain)
-    return Counter(notes), Counter(re.findall(r"^(\w+) -\[#\w+\]-?>+ (\w+) : ", plain, re.M))
-
-
 def check_every_exporter(trace: Trace) -> None:
     text, told = native.to_json(trace), truth(trace)
     assert native.from_json(text) == trace and native.to_json(native.from_json(text)) == text
@@ -204,17 +197,8 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
         (s.lane, phase(s.name), *(min(max(t - view.start, 0), view.duration) for t in
                                        (s.start, s.end))) for s in inside
     )  # fmt: skip
-    timing = shown_by_timing(to_puml(side_by_side([view])), view)
+    timing = shown_by_timing(text := to_puml(side_by_side([view])), view)
     assert timing.boxes == wanted and timing.end == view.duration
-    keys = {lane: f"lane{at}" for at, lane in enumerate(view.lanes)}
-    notes, arrows = read_sequence(text := to_puml(in_order(view)))
-    assert notes == Counter(
-        (keys[item.lane], item.label, ms(item.duration)) for item in view.slices if item.duration
-    )
-    ids = {item.id: keys[item.lane] for item in view.slices}
-    assert arrows == Counter(
-        (ids[e.src], ids[e.dst]) for e in trace.edges if {e.src, e.dst} <= ids.keys()
-    )
     assert (view.start, view.end) == (0, trace.end) or f"steps {first} to {last} of " in text
 
 

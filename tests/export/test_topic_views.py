@@ -43,7 +43,6 @@ VIEW_COST = CostModel(
 ABOUT = {  # relays or loops, where a topic is not about all of them
     "future_map": ("ring", "pool"), "token_pool": ("token_pool",), "lazy_chain": ("chain",),
     "placeholder_fill": ("fill_host", "fill_device"), "prev_sampled": ("prev_sampled",),
-    "vllm_batch_queue": ("vllm_batch_queue",),
     "mindie_placeholder": ("mindie_placeholder", "mindie_dual", "mindie_single"),
 }  # fmt: skip
 
@@ -404,26 +403,6 @@ def grammar_manager(trace: Trace, forms: Forms, _: Engine) -> None:
     assert lost == lost_ns(trace).get("grammar", 0)
 
 
-def vllm_batch_queue(trace: Trace, forms: Forms, _: Engine) -> None:
-    if "the first" in forms.picture.words:
-        return
-    by_step: dict[str, dict[int, Slice]] = {name: {} for name in ("launch", "wait", "process")}
-    for item in trace.slices:
-        by_step.get(item.name, {})[item.step] = item
-    wanted: Counter[Any] = Counter()
-    for step, item in by_step["process"].items():
-        taken = by_step["wait"].get(step, item).start
-        wanted[str(step), "queued"] += taken > by_step["launch"][step].end
-        wanted[str(step), "popped"] += item.end > taken
-    drawn = forms.picture.shapes
-    assert +wanted == Counter(
-        (box["data-step"], kind) for kind in ("queued", "popped")
-        for box in drawn("rect", kind, step="*")
-    )  # fmt: skip
-    for boxes in boxes_in(forms.puml).values():  # nobody stands in another one's place
-        assert all(a[2] <= b[1] for a, b in pairwise(boxes))
-
-
 def mindie_placeholder(trace: Trace, forms: Forms, _: Engine) -> None:
     """A box for each token of each list, at its place; the newest are never left out."""
     drawn = forms.picture.count("entry", "rid", "place", "token", tag="rect")
@@ -446,8 +425,7 @@ FACTS: dict[str, Callable[[Trace, Forms, Engine], None]] = {
     "future_map": future_map,
     "token_pool": token_pool, "lazy_chain": lazy_chain, "placeholder_fill": placeholder_fill,
     "prev_sampled": prev_sampled, "generation_batch_result": generation_batch_result,
-    "grammar_manager": grammar_manager, "vllm_batch_queue": vllm_batch_queue,
-    "mindie_placeholder": mindie_placeholder,
+    "grammar_manager": grammar_manager, "mindie_placeholder": mindie_placeholder,
 }  # fmt: skip
 
 

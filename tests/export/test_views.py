@@ -14,13 +14,12 @@ import pytest
 
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards, measure
-from minisched.export.layout import View, in_turns, shown
+from minisched.export.layout import in_turns, shown
 from minisched.export.looks import DARK, LIGHT, LOOKS, ON_DARK, OWNERS, PHASES, flat, glyph
 from minisched.export.pictures.stages import attention, mixed_batch
 from minisched.export.recipes import trace_of
 from minisched.export.runs import finding
 from minisched.export.scene_svg import to_svg
-from minisched.export.step_under_step import rows_of, steps_view
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.loops.design import LOOPS
@@ -59,7 +58,7 @@ def test_what_is_not_there_is_said_in_one_sentence() -> None:
     for arguments, known in (
         (("nope",), "the topics are radix_cache, "),
         (("serial", "png"), "the forms are svg, puml, text."),
-        (("serial", "svg", "nope"), "its parts are by_step, timing, sequence, steps."),
+        (("serial", "svg", "nope"), "its parts are by_step, timing."),
     ):
         with pytest.raises(ValueError, match=re.escape(known)) as error:
             draw(arguments[0], EMPTY, *arguments[1:])
@@ -88,7 +87,7 @@ def test_looks_on_a_page_are_told_apart_without_colour(topic: str) -> None:
         assert len({(look.fill, look.texture) for look in filled}) == len(filled)
 
 
-# -- a loop's pictures: three parts in three forms with the same steps and slices ------------------
+# -- a loop's pictures, in three forms with the same steps and slices -----------------------------
 
 
 @pytest.mark.parametrize("loop", every(4, LOOPS))
@@ -98,19 +97,14 @@ def test_any_run_is_drawn_with_all_its_slices_and_edges_or_a_sentence_says_why_n
     designs = [design.name for design in all_designs() if design.loop == loop]
     for seed in range(many(3, 8)):
         trace, _ = drawn_run(seed, designs[seed % len(designs)])
-        for topic in [] if seed % 3 else [*NO_LOOPS, "vllm_batch_queue", "mindie_placeholder"]:
+        for topic in [] if seed % 3 else [*NO_LOOPS, "mindie_placeholder"]:
             forms_of(topic, trace)
         if forwards(trace):
-            for part in (timing, sequence, steps):
-                part(trace)
+            timing(trace)
 
 
 def ids(picture: Picture) -> list[int]:
     return sorted(int(box["data-id"]) for box in picture.shapes("rect", id="*"))
-
-
-def edges_of(view: View) -> Counter[tuple[str, ...]]:
-    return Counter((str(a.src.id), str(a.dst.id)) for a in view.arrows)
 
 
 def timing(trace: Trace) -> None:
@@ -130,45 +124,9 @@ def timing(trace: Trace) -> None:
         )
 
 
-def sequence(trace: Trace) -> None:
-    view, forms = shown(trace, 2), forms_of("serial", trace, "sequence")
-    assert forms
-    boxes = [item for item in view.slices if item.duration]
-    assert ids(forms.picture) == sorted(item.id for item in boxes)
-    assert forms.picture.count("src", "dst", tag="path") == edges_of(view)
-    lines = Counter(re.findall(r"^ *\d+\. .*\(([\d.]+) ms\)$", forms.text, re.M))
-    assert lines - Counter({"0": lines["0"]}) == Counter(ms(item.duration) for item in boxes)
-    assert forms.text.count("└──▶") == len(view.arrows)
-
-
-def steps(trace: Trace) -> None:
-    rows, forms = rows_of(trace, 4), forms_of("serial", trace, "steps")
-    assert forms
-    view, by_id = steps_view(trace, rows), {item.id: item for item in trace.slices}
-    wanted = {
-        item.id for item in trace.slices for row in rows
-        if item.step == row.step and item.duration and item.name != "schedule"
-        and (item.lane.startswith(row.side) or (row.side, item.lane) == ("prefill", "kv transfer"))
-    }  # fmt: skip
-    assert {at for at in ids(forms.picture) if by_id[at].name != "schedule"} == wanted
-    assert forms.picture.count("src", "dst", tag="path") == edges_of(view)
-    lanes = [line.partition("│")[2] for line in forms.text.splitlines() if " │" in line]
-    tracks = [slices for row in rows for _, slices in row.lanes]
-    for slices, drawn in zip(tracks, lanes, strict=True):  # however short, if there is room
-        letters = {glyph(item.name) for item in slices if item.duration}
-        assert letters <= {*drawn}
-
-
 @pytest.mark.parametrize("topic", [topic for topic in TOPICS if TOPICS[topic].startswith("loops/")])
 def test_what_is_said_of_a_golden_run_is_its_design_s(topic: str) -> None:
-    trace, forms = trace_of(topic), forms_of(topic, trace_of(topic), "steps")
-    rows = rows_of(trace, 6 if topic == "multi_step" else 4)
-    fresh = [row for a, row in pairwise(rows) if a.side == row.side]
-    if topic == "multi_step":  # the first step of a burst is alone
-        fresh = [row for row in fresh if all(item.name != "schedule" for item in row.slices)]
-    assert forms
-    overlaps = len(forms.picture.shapes("line", overlap="*"))
-    assert overlaps == (0 if LOOPS[trace.loop].depth == 1 else len(fresh))
+    trace = trace_of(topic)
     for form in FORMS:
         assert ("mean of " in draw(topic, trace, form, "timing")) == (topic in ("pd", "vllm_pp"))
     views = [shown(trace, count) for count in (2, 3, 4)]
@@ -193,15 +151,10 @@ def test_batches_that_take_turns_are_settled_too() -> None:
 
 def test_pd_shows_both_sides_and_a_kv_transfer_is_called_so_in_every_form() -> None:
     trace = trace_of("pd")
-    assert {row.side for row in rows_of(trace, 4)} == {"prefill", "decode"}
-    count = sum(arrow.brings == "transfer" for arrow in shown(trace, 2).arrows)
-    puml, text = draw("pd", trace, "puml", "sequence"), draw("pd", trace, "text", "sequence")
-    (link,) = re.findall(r'^participant "KV transfer" as (\w+)$', puml, re.M)
-    lines = re.findall(rf"^{link} -.* : KV for \d+$", puml, re.M)
-    assert 0 < count == len(lines) == text.count(": KV for ")
-    for part in ("timing", "sequence", "steps"):
-        svg = draw("pd", trace, part=part)
-        assert "KV to the decode side" in Picture(svg).words and 'class="arrow transfer' in svg
+    for form in FORMS:
+        assert "KV transfer" in draw("pd", trace, form, "timing")
+    svg = draw("pd", trace, part="timing")
+    assert "KV to the decode side" in Picture(svg).words and 'class="arrow transfer' in svg
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -209,7 +162,7 @@ def test_pd_shows_both_sides_and_a_kv_transfer_is_called_so_in_every_form() -> N
 
 @pytest.mark.parametrize(("arguments", "name", "form", "part"), [
     ((), "overlap.svg", "svg", ""),
-    (("--form", "puml", "--part", "sequence"), "overlap_sequence.puml", "puml", "sequence"),
+    (("--form", "puml", "--part", "timing"), "overlap_timing.puml", "puml", "timing"),
     (("--form", "text", "--out", "a.txt"), "a.txt", "text", ""),
 ])  # fmt: skip
 def test_each_form_and_part_goes_where_it_belongs(

@@ -81,7 +81,7 @@ def test_a_hash_catches_a_changed_trace_and_names_the_commands(tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("topic", ["decode", "vllm_batch_queue", "museum/stale_placeholder"])
+@pytest.mark.parametrize("topic", ["decode", "vllm_pp", "museum/stale_placeholder"])
 def test_the_command_of_a_hash_makes_its_file(topic: str, cli: Any, tmp_path: Path) -> None:
     hashed = {path: text for path, text in made(topic).items() if golden.is_hashed(path)}
     assert hashed
@@ -175,7 +175,7 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
             (tmp_path / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / golden.HASHES, tmp_path / golden.HASHES)
-    for name in ("decode.puml", "overlap_sequence.svg"):
+    for name in ("decode.puml",):
         shutil.copy(DIAGRAMS / name, tmp_path / "diagrams")
     monkeypatch.setattr(render_puml, "DRIVER", tmp_path / "render.mjs")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -280,7 +280,7 @@ def test_the_index_lists_every_diagram_under_its_title() -> None:
     listed = re.findall(r"\[`(\w+)`\]\((\w+)\.(?:svg|puml)\)", index)
     assert all(name == picture for name, picture in listed)
     assert {*re.findall(r"\((\w+)\.puml\)", index)} == golden.TEXT_ONLY
-    others = {name for name in SOURCES if name.removesuffix("_sequence") not in TOPICS}
+    others = {name for name in SOURCES if name not in TOPICS}
     assert {name for name, _ in listed} <= {*SOURCES}
     assert {name for name, _ in listed if name not in TOPICS} == others
     for name in others:

@@ -18,8 +18,6 @@ from .questions import CARDS
 from .repository import ROOT, docstring, fenced, folded, in_markdown, text
 from .steppers import stepper_of
 
-SUFFIXES = ("", "_sequence")  # of a topic's diagrams, after its name
-
 
 def pages() -> dict[str, str]:
     """Return every page of the gallery by its path."""
@@ -32,8 +30,7 @@ def pages() -> dict[str, str]:
 
 def page_of(diagram: str) -> str:
     """Return the place of a diagram in the site, from the root."""
-    topic = diagram.removesuffix("_sequence")
-    return f"gallery/{topic}.md" if topic in TOPICS else f"gallery/more.md#{anchor(diagram)}"
+    return f"gallery/{diagram}.md" if diagram in TOPICS else f"gallery/more.md#{anchor(diagram)}"
 
 
 def index() -> str:
@@ -59,7 +56,7 @@ def topic_page(topic: str) -> str:
     parts += [f"{link}\n" for link in (stepper_of(topic, "../"), lesson_of(topic, "../")) if link]
     parts += ["## A run\n", picture(golden_view(topic), f"{topic}, from a run", "../") + "\n"]
     parts += ["## How it works\n", in_markdown(docstring(code)) + "\n"]
-    parts += [diagram_part(f"{topic}{suffix}") for suffix in SUFFIXES if exists(f"{topic}{suffix}")]
+    parts += [diagram_part(topic)]
     parts += [f"## The code: `{code}`\n\n{fenced(text(code), 'python')}"]
     return "\n".join(parts) + "\n"
 
@@ -99,25 +96,19 @@ def symbols(diagram: str) -> str:
 
 def others() -> list[str]:
     """Return the diagrams with a picture that belong to no single topic."""
-    own = {f"{topic}{suffix}" for topic in TOPICS for suffix in SUFFIXES} | TEXT_ONLY
+    own = {*TOPICS, *TEXT_ONLY}
     return [path.stem for path in sorted(ROOT.glob("diagrams/*.puml")) if path.stem not in own]
 
 
 def title_of(name: str) -> str:
     """Return the first line of a diagram's title."""
     found = re.search(r"^title (.*)$", text(f"diagrams/{name}.puml"), re.MULTILINE)
-    title = found[1].split("\\n")[0] if found else name
-    return f"{title} (sequence)" if name.endswith("_sequence") else title
+    return found[1].split("\\n")[0] if found else name
 
 
 def anchor(diagram: str) -> str:
     """Return the anchor of a diagram."""
     return f"diagram-{diagram}"
-
-
-def exists(diagram: str) -> bool:
-    """Return whether a diagram exists."""
-    return (ROOT / f"diagrams/{diagram}.puml").is_file()
 
 
 def wall(cards: list[str]) -> str:

@@ -1,9 +1,9 @@
 """A topic's view, and its further parts: pictures of recorded events that show the idea at work.
 
 ``draw`` finds the topic's module. Its function ``scene`` makes a ``Scene`` of a trace; a module
-with two pictures has a function of the topic's name. A loop has three pictures (``runs.py``,
-``step_under_step.py``): work over time, messages in order, and step under step. Two loops have a
-picture of their own before them. A loop that is no topic, a variant of one, has every loop's parts.
+with two pictures has a function of the topic's name. A loop has two pictures of its work over time:
+by step (``by_step.py``) and by phase (``runs.py``). Two loops have a picture of their own before
+them. A loop that is no topic, a variant of one, has every loop's parts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
 
 FORMS = ("svg", "puml", "text")
 # the number of settled steps of a part
-STEPS = {"by_step": 3, "timing": 3, "sequence": 2, "steps": 4}
+STEPS = {"by_step": 3, "timing": 3}
 MORE_STEPS: dict[str, dict[str, int]] = {
     # a burst, and the time between two
-    "multi_step": {"by_step": 8, "timing": 8, "sequence": 4, "steps": 6},
+    "multi_step": {"by_step": 8, "timing": 8},
     "pd": {"by_step": 8, "timing": 8},  # both sides while a prompt moves between them
     "vllm_batch_queue": {"by_step": 4, "timing": 4},  # two batches take turns
     "vllm_pp": {"by_step": 8, "timing": 8},  # a pipeline that is full
@@ -83,12 +83,9 @@ def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
         module: Any = import_module(f".{own}", __name__)
         found[LOOPS_WITH_MORE.get(topic, "")] = getattr(module, topic, None) or module.scene
     if topic not in TOPICS or TOPICS[topic].startswith("loops/"):
-        from .. import by_step, runs, step_under_step
+        from .. import by_step, runs
 
-        draws = {
-            "by_step": by_step.of_one, "timing": runs.timing, "sequence": runs.sequence,
-            "steps": step_under_step.steps,
-        }  # fmt: skip
+        draws = {"by_step": by_step.of_one, "timing": runs.timing}
         counts = {**STEPS, **MORE_STEPS.get(topic, {})}
         found |= {part: partial(draws[part], count=count) for part, count in counts.items()}
     return found
