@@ -38,14 +38,21 @@ class Answer:
 Door = Callable[[str], Answer]
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel from a copy of what it is made of, since setuptools writes beside it."""
-    source = folder / "source"
+def copy_of_the_sources(folder: Path) -> Path:
+    """A folder with all that the package is made of, and nothing else."""
     skip = shutil.ignore_patterns("__pycache__", "site")
     for name in ("minisched", "lessons"):
-        shutil.copytree(ROOT / name, source / name, ignore=skip)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copyfile(ROOT / name, source / name)
+        shutil.copytree(ROOT / name, folder / name, ignore=skip)
+    (folder / ".ci").mkdir()
+    pages = [path.name for path in ROOT.glob("*.md")]
+    for name in (".ci/package.py", "pyproject.toml", "LICENSE", *pages):
+        shutil.copyfile(ROOT / name, folder / name)
+    return folder
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel from a copy of what it is made of."""
+    source = copy_of_the_sources(folder / "source")
     quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     build = [sys.executable, "-m", "pip", "wheel", *quiet, "-w", str(folder), str(source)]
     subprocess.run(build, check=True, timeout=300)

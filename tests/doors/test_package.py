@@ -20,10 +20,8 @@ from packaging.requirements import Requirement
 
 import minisched
 from minisched.cli.app import COMMANDS
-from tests.doors.conftest import GIVEN, ROOT
+from tests.doors.conftest import GIVEN, ROOT, copy_of_the_sources
 
-SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "README.zh-CN.md", "LICENSE",
-           "CHANGELOG.md", "CONTRIBUTING.md")  # fmt: skip
 ADDRESS = "https://github.com/some-body/some-fork"
 
 
@@ -36,8 +34,8 @@ def metadata_of(wheel: Path) -> Message:
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """Return setup.py as a module; it builds nothing then."""
-    spec = spec_from_file_location("setup_script", ROOT / "setup.py")
+    """Return .ci/package.py as a module."""
+    spec = spec_from_file_location("package", ROOT / ".ci" / "package.py")
     assert spec and spec.loader
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -76,9 +74,9 @@ def test_no_link_of_the_long_description_is_relative(script: ModuleType) -> None
 
 def test_one_variable_has_the_address(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINISCHED_GITHUB", raising=False)
-    assert bool(script.project_urls(script.address())) == bool(script.address())
+    assert bool(script.project_urls(script.address(ROOT))) == bool(script.address(ROOT))
     monkeypatch.setenv("MINISCHED_GITHUB", "some-body/some-fork")
-    urls = script.project_urls(script.address())
+    urls = script.project_urls(script.address(ROOT))
     assert urls["Homepage"] == "https://some-body.github.io/some-fork/"
     assert {"Repository", "Issues", "Changelog"} < set(urls) and urls["Repository"] == ADDRESS
 
@@ -87,12 +85,7 @@ def test_one_variable_has_the_address(script: ModuleType, monkeypatch: pytest.Mo
 def test_the_sdist_builds_the_same_wheel_and_both_pass_the_index_s_checks(
     wheel: Path, tmp_path: Path
 ) -> None:
-    source = tmp_path / "source"
-    for name in ("minisched", "lessons"):
-        ignored = shutil.ignore_patterns("__pycache__", "site")
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    for name in SOURCES:
-        shutil.copyfile(ROOT / name, source / name)
+    source = copy_of_the_sources(tmp_path / "source")
 
     def run(*arguments: object) -> None:
         command = [sys.executable, "-m", *map(str, arguments)]

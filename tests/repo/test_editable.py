@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import venv
@@ -11,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = "from setuptools import build_meta; print(build_meta.build_editable('dist'))"
+from tests.doors.conftest import copy_of_the_sources
+
+BUILD = "from hatchling import build; print(build.build_editable('dist'))"
 STRICT = """
 from collections.abc import Iterator
 import minisched as ms
@@ -40,11 +40,7 @@ reveal_type(found.runs)
 @pytest.mark.thorough
 def test_an_editable_install_is_seen_by_a_strict_type_checker(tmp_path: Path) -> None:
     copy, place = tmp_path / "clone", tmp_path / "elsewhere"
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("minisched", "lessons"):
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
+    copy_of_the_sources(copy)
     (copy / "dist").mkdir()
     subprocess.run([sys.executable, "-c", BUILD], cwd=copy, check=True, capture_output=True)
     (wheel,) = (copy / "dist").glob("*.whl")

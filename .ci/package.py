@@ -1,7 +1,7 @@
-"""The parts of the package's metadata that are derived: its links and its long description.
+"""What the package has from other files than pyproject.toml: links, long description, lessons.
 
-pyproject.toml has everything else. The address of the project is ``tool.minisched.repository``
-there, or ``MINISCHED_GITHUB=OWNER/NAME`` in a fork.
+hatchling calls the two hooks. The address of the project is ``tool.minisched.repository`` of
+pyproject.toml, or ``MINISCHED_GITHUB=OWNER/NAME`` in a fork.
 """
 
 from __future__ import annotations
@@ -10,18 +10,42 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
-from setuptools import setup
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-ROOT = Path(__file__).resolve().parent
 LINK = re.compile(r"(?P<mark>!?)\[(?P<words>[^][]*)\]\((?P<to>[^()\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
 
-def address() -> str:
+class Metadata(MetadataHookInterface):
+    """Adds the long description and the links of an index's page to the metadata."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set both of them."""
+        root = Path(self.root)
+        readme = (root / "README.md").read_text(encoding="utf-8")
+        text = long_description(readme, address(root))
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+        metadata["urls"] = project_urls(address(root))
+
+
+class Lessons(BuildHookInterface[Any]):
+    """Puts the lessons into the wheel, where ``minisched learn`` finds them."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Name each lesson, and its place below ``sys.prefix``."""
+        lessons = Path(self.root) / "lessons"
+        for path in (*lessons.glob("*.py"), *lessons.glob("*.md"), *lessons.glob("zh/*.py")):
+            name = path.relative_to(lessons).as_posix()
+            build_data["shared_data"][str(path)] = f"share/minisched/lessons/{name}"
+
+
+def address(root: Path) -> str:
     """Return the address of the repository, without a slash at its end. May be empty."""
     fork = os.environ.get("MINISCHED_GITHUB", "")
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     named: str = settings["tool"]["minisched"]["repository"]
     return f"https://github.com/{fork}" if fork else named.rstrip("/")
 
@@ -58,13 +82,3 @@ def long_description(readme: str, repository: str) -> str:
     parts = FENCE.split(readme)
     parts[::2] = [LINK.sub(absolute, part) for part in parts[::2]]
     return re.sub(r"\n{3,}", "\n\n", "".join(parts))
-
-
-if __name__ == "__main__":
-    setup(
-        long_description=long_description(
-            (ROOT / "README.md").read_text(encoding="utf-8"), address()
-        ),
-        long_description_content_type="text/markdown",
-        project_urls=project_urls(address()),
-    )
