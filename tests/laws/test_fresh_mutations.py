@@ -13,6 +13,7 @@ from tests.laws.mutations import fresh
 from tests.laws.mutations.fresh import Candidate, Fate, Fresh
 from tests.laws.mutations.mutation import places
 from tests.laws.mutations.operators import Function, changes_at, siblings_in, statements
+from tests.laws.mutations.records import Recorded
 
 OPERATORS: dict[str, tuple[str, set[str]]] = {
     "border": ("return a < b", {"return a <= b"}),
@@ -29,7 +30,7 @@ OPERATORS: dict[str, tuple[str, set[str]]] = {
         {f"for it in list(a){part}: b(it)" for part in ("[1:]", "[:-1]", "[:1]")},
     ),
     "lost_field": ("return a(b, key=1)", {"return a(b)"}),
-    "swapped_arguments": ("return f(a, b)", {"return f(b, a)"}),
+    "swapped_arguments": ("return g(a, b)", {"return g(b, a)"}),
     "sibling": ("return a.rows", {"return a.pages"}),
     "drop_call": ("a.wait(b)", {"pass"}),
     "drop_update": ("a.b += 1", {"pass", "a.b -= 1", "a.b = 1"}),
@@ -38,16 +39,17 @@ OPERATORS: dict[str, tuple[str, set[str]]] = {
     "swap": ("a()\nb()", {"b()\na()"}),
     "early_end": ("a()\nb()", {"a()\nreturn\nb()"}),
     "stale_snapshot": (
-        "a.go()\nc = a.rows",
-        {"stale = a.rows\na.go()\nc = stale"},
+        "a.go()\nb(a.rows)",
+        {"stale = a.rows\na.go()\nb(stale)"},
     ),
 }
+REFUSE = "def refuse(recorder, need, left):\n    recorder.mark('x', need=need)\n    return left\n"
 ROWS = "class Pool:\n    rows: int\n    pages: int\n    name: str\n"
 
 
 def function(body: str) -> Function:
     text = f"def f(a, b):\n{textwrap.indent(body, '    ')}\n"
-    return Function(text, siblings_in([ROWS]))
+    return Function(text, siblings_in([ROWS]), recorded=Recorded([REFUSE, text]))
 
 
 def changed(operator: str, body: str) -> set[str]:
@@ -99,6 +101,17 @@ def test_what_only_writes_the_trace_never_changes() -> None:
         assert not list(statements(function(body))), body
     assert list(statements(function("self.recorder.touch(a + 1)")))
     assert not changed("lost_field", "a.go(label=b)")
+
+
+def test_a_value_for_the_recorder_alone_never_changes() -> None:
+    """Follow a value through calls and variables; one that is read elsewhere may change."""
+    only = "need = len(a) + 1\nreturn refuse(b.recorder, need, b + 1)"
+    assert changed("arithmetic", only) == {
+        only.replace("b + 1", change) for change in ("b - 1", "b")
+    }
+    both = "need = len(a) + 1\nb.go(need)\nreturn refuse(b.recorder, need, b)"
+    assert changed("arithmetic", both) == {both.replace("+ 1", "- 1"), both.replace(" + 1", "")}
+    assert not changed("arithmetic", "if not a.recorder.is_on:\n    return\nb.go(a + 1)")
 
 
 def test_an_edit_has_the_lines_that_differ_and_is_unique() -> None:

@@ -3,6 +3,8 @@
 ``python -m tests.laws.mutations --fresh 100 --seed 1`` draws them over the lines that the first
 workloads enter, and judges each as ``minisched check --workloads 150`` does: case after case, up to
 the first broken law. A case that never enters the changed statement can't differ, so it is skipped.
+Only code that can change a run counts. By the rule of ``records.py``, no mutation changes a value
+or a statement that only the recorder gets: the golden traces compare the trace byte by byte.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ast import FunctionDef, NodeTransformer, fix_missing_locations, parse, stmt
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -38,16 +41,16 @@ from tests.laws.mutations.operators import (
     bodies,
     changes_at,
     functions_in,
-    is_text,
     siblings_in,
     statements,
 )
+from tests.laws.mutations.records import Recorded, is_text
 
 PACKAGE = Path(__file__).resolve().parents[3] / "minisched"
 FOLDERS = ("scheduler", "memory", "policy", "relay", "worker", "features", "engine", "loops")
 FILES = ("devices/base.py", "devices/cost.py", "devices/sim.py")
 SHOWN = ("engine.log:", "worker.recording:Recording.", "worker.recording:TokenEdges.")
-"""Code that only writes the log or the trace, besides that in ``operators.py:only_records``."""
+"""Classes of the log and the trace: what they keep, only they read."""
 LONGEST = 900  # seconds of one mutation
 MEMORY = 4 * 2**30  # bytes of the process that judges one
 SURVIVORS = "fresh_survivors.toml"
@@ -99,6 +102,13 @@ def all_siblings() -> Siblings:
     """Return the attributes of the package that could be taken for each other."""
     files = sorted(path for it in (*FOLDERS, "core", "devices") for path in sources_in(it))
     return siblings_in([path.read_text("utf-8") for path in files])
+
+
+@cache
+def all_recorded() -> Recorded:
+    """Return what only the recorder gets, in the folders and in what they call."""
+    folders = (*FOLDERS, "core", "devices", "models", "grammar", "trace")
+    return Recorded(path.read_text("utf-8") for it in folders for path in sources_in(it))
 
 
 # -- The cases that enter a statement --------------------------------------------------------------
@@ -227,7 +237,10 @@ def draw_mutations(
 ) -> list[Fresh]:
     """Return different mutations of statements that some case enters, drawn by their lines."""
     rng, siblings = Random(seed), all_siblings()
-    functions = {item.where: Function(item.source, siblings, item.owner) for item in found}
+    recorded = all_recorded()
+    functions = {
+        item.where: Function(item.source, siblings, item.owner, recorded) for item in found
+    }
     spots = list[tuple[str, Sequence[stmt], int]]()
     for where, function in functions.items():
         for body, at in statements(function):

@@ -1,7 +1,8 @@
 """Small changes of a function's source, made by operators: swap, drop, negate, off by one, ...
 
 An operator is a function: from a node of the function's syntax tree to the texts that may stand
-there instead. Docstrings, texts, ``raise``, ``assert`` and type hints never change.
+there instead. Docstrings, texts, ``raise``, ``assert`` and type hints never change, and no code
+that only records (``records.py``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
+
+from tests.laws.mutations.records import Recorded, is_text
 
 # by class, then by attribute: the others of the same type
 Siblings = Mapping[str, Mapping[str, Sequence[str]]]
@@ -40,11 +43,12 @@ class Function:
     source: str
     siblings: Siblings = field(default_factory=dict)
     owner: str = ""  # the class of a method
+    recorded: Recorded = field(default_factory=Recorded)
 
     def __post_init__(self) -> None:
         self.tree = ast.parse(self.source).body[0]
         assert isinstance(self.tree, ast.FunctionDef)
-        self.params = self.tree.args
+        self.params, self.names = self.tree.args, self.recorded.names_of(self.tree)
         lines = self.source.splitlines(keepends=True)
         self.starts = [0]
         for line in lines:
@@ -261,9 +265,9 @@ NOT_PASSED_ON = ("strict", "label", "mode")  # ``zip`` only checks; the rest is 
 def lost_field(function: Function, node: ast.AST) -> Iterator[Splice]:
     """A keyword argument is not passed."""
     if isinstance(node, ast.Call):
-        arguments = [*node.args, *node.keywords]
+        arguments, recorded = [*node.args, *node.keywords], [*function.recorded.passed(node)]
         for keyword in node.keywords:
-            if keyword.arg and keyword.arg not in NOT_PASSED_ON:
+            if keyword.arg and keyword.arg not in NOT_PASSED_ON and keyword not in recorded:
                 yield function.without(arguments, arguments.index(keyword))
 
 
@@ -275,7 +279,10 @@ def swapped_arguments(function: Function, node: ast.AST) -> Iterator[Splice]:
         and not is_symmetric
         and not any(isinstance(it, ast.Starred) for it in node.args)
     ):
+        recorded = [*function.recorded.passed(node)]
         for one, other in zip(node.args, node.args[1:], strict=False):
+            if one in recorded and other in recorded:
+                continue
             start, end = function.span(one)[0], function.span(other)[1]
             between = function.source[function.span(one)[1] : function.span(other)[0]]
             yield Splice(start, end, function.text(other) + between + function.text(one))
@@ -389,7 +396,7 @@ def stale_snapshot(function: Function, body: Sequence[ast.stmt], at: int) -> Ite
     before, start = body[at - 1], function.span(body[at - 1])[0]
     calls = any(isinstance(it, ast.Call) for it in ast.walk(before))
     bound = {it.id for it in ast.walk(before) if isinstance(it, ast.Name) and is_target(it)}
-    for node in expressions(body[at]) if calls else ():
+    for node in expressions(function, body[at]) if calls else ():
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             root: ast.expr = node
             while isinstance(root, ast.Attribute):
@@ -420,20 +427,6 @@ ON_BODY: tuple[OnBody, ...] = (swap, early_end, stale_snapshot)
 # -- All changes of a function ---------------------------------------------------------------------
 
 NEVER = (ast.Raise, ast.Assert, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Pass)
-RECORDS = {"recorder", "recording", "log", "logger"}
-"""Names of what writes the trace or the log. The golden traces compare those byte by byte."""
-ACTS = {"touch", "wait", "launch", "say"}  # what a lane did: the laws judge these
-
-
-def only_records(node: ast.AST) -> bool:
-    """Return whether a statement only writes the trace or the log."""
-    if isinstance(node, ast.If):  # ``if recorder.is_on:``
-        return ast.unparse(node.test).endswith("recorder.is_on") and not node.orelse
-    call = node.value if isinstance(node, ast.Expr) else None
-    if isinstance(node, ast.AugAssign) or not isinstance(call, ast.Call):
-        return False
-    names = ast.unparse(call.func).split(".")
-    return bool(RECORDS.intersection(names)) and names[-1] not in ACTS
 
 
 def bodies(function: Function) -> Iterator[Sequence[ast.stmt]]:
@@ -441,7 +434,7 @@ def bodies(function: Function) -> Iterator[Sequence[ast.stmt]]:
     left: list[ast.AST] = [function.tree]
     while left:
         node = left.pop(0)
-        if only_records(node):
+        if function.recorded.only_records(node, function.names):
             continue
         left += ast.iter_child_nodes(node)
         for name in ("body", "orelse", "finalbody"):
@@ -451,14 +444,10 @@ def bodies(function: Function) -> Iterator[Sequence[ast.stmt]]:
                 yield body[1:] if has_text and node is not function.tree else body
 
 
-def is_text(node: ast.stmt) -> bool:
-    """Return whether a statement is a docstring."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def expressions(node: ast.AST) -> Iterator[ast.AST]:
+def expressions(function: Function, node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of one statement that may change: no inner statement, text or type."""
     yield node
+    recorded = [*function.recorded.passed(node)]
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "args") and isinstance(
             node, ast.AnnAssign | ast.FunctionDef
@@ -467,17 +456,18 @@ def expressions(node: ast.AST) -> Iterator[ast.AST]:
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, ast.stmt | ast.JoinedStr):
                 continue
-            if isinstance(child, ast.keyword) and child.arg in NOT_PASSED_ON:
+            if child in recorded or (isinstance(child, ast.keyword) and child.arg in NOT_PASSED_ON):
                 continue
             if not isinstance(child, ast.excepthandler | ast.match_case):
-                yield from expressions(child)
+                yield from expressions(function, child)
 
 
 def statements(function: Function) -> Iterator[tuple[Sequence[ast.stmt], int]]:
     """Yield each statement that may change, as a list of statements and a place in it."""
     for body in bodies(function):
+        acting = [*function.recorded.acting(body, function.names)]
         for at, node in enumerate(body):
-            if not isinstance(node, NEVER) and not is_text(node) and not only_records(node):
+            if node in acting and not isinstance(node, NEVER) and not is_text(node):
                 yield body, at
 
 
@@ -485,7 +475,7 @@ def changes_at(function: Function, body: Sequence[ast.stmt], at: int) -> dict[st
     """Return all changes of one statement that compile to other code, by operator."""
     line, found = body[at].lineno, defaultdict[str, list[Splice]](list)
     for on_node in ON_NODE:
-        for node in expressions(body[at]):
+        for node in expressions(function, body[at]):
             found[on_node.__name__] += on_node(function, node)
     for on_body in ON_BODY:
         found[on_body.__name__] += on_body(function, body, at)
