@@ -49,8 +49,8 @@ SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
     "mindie_pipeline_refactor_compare": compare.mindie_refactor,
     "pd_against_mixed_chunk": stages.pd_against_mixed,
     "three_way_async_scheduling_compare": compare.three_way,
+    "vllm_cpu_gpu_overlap_dependency_points": waits.dependency_points,
     "wait_grammar": waits.grammars,
-    "wait_history": waits.history,
 }
 
 
@@ -101,7 +101,7 @@ OF_RUNS = {  # topics with a diagram of their run, and a picture by the project 
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
     "token_pool", "placeholder_fill", "prev_sampled",
 }  # fmt: skip
-TEXT_ONLY = {"batches", "scheduler", "vllm_cpu_gpu_overlap_dependency_points"}
+TEXT_ONLY = {"batches", "scheduler"}
 HASHES = "traces/hashes.txt"
 WHOLE = {  # the files of ``traces/`` that are kept as files: to be read, or shown by a page
     *FILES,

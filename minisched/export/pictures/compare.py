@@ -2,123 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...checks.overlap import measure
-from ..layout import View, steady_views, view_of_steps
+from ...trace import Trace
+from ..by_step import by_step
+from ..layout import steady_views
 from ..one_token import finding, one_token, way_of
 from ..recipes import run_of
-from ..runs import lanes_of, side_by_side
-from ..scene import LaneItem, LaneRow, Lanes, Scene
+from ..scene import Scene
 from ..units import ms
 
-# -- The first steps, in the words of each design --------------------------------------------------
-
-FIRST = 5  # steps: prompts arrive in order, and the designs begin to differ
-TOKEN = {
-    "promised": "the next step refers to it, its value is not known yet",
-    "stored": "the device has it, the host not yet",
-}
-WAYS = {  # by loop: its name, its means, its sync point in short and in full, an unknown token
-    "serial": (
-        "No overlap", "a step is processed before the next is scheduled", "wait",
-        "the tokens of the only step", "none is named before it is known",
-    ),
+STEPS = 3
+MEANS = {  # by loop: its name, and how it schedules ahead
+    "serial": ("No overlap", "a step is processed before the next is scheduled"),
     "vllm_async": (
-        "vLLM", "a Future for each step in batch_queue", "result()",
-        "future.result() of the oldest",
-        "a placeholder each, filled from prev_sampled_token_ids on the device",
+        "vLLM",
+        "a Future for each step in batch_queue; the host blocks where it pops the oldest; tokens "
+        "by prev_sampled_token_ids",
     ),
     "overlap": (
-        "SGLang", "result_queue, a forward and a copy stream", "copy_done",
-        "copy_done of the step before",
-        "a negative id each, resolved from the FutureMap on the device",
+        "SGLang",
+        "result_queue, a forward and a copy stream; the host blocks on copy_done; tokens by "
+        "FutureMap",
     ),
-}  # fmt: skip
+    "mindie_dual": (
+        "MindIE",
+        "-1 in the scheduler's lists; the plugin answers with the call before's tokens; tokens by "
+        "a fill of the next inputs",
+    ),
+}
+
+
+def means_of(loops: Sequence[str]) -> list[str]:
+    """Return a sentence for each loop: how it schedules ahead."""
+    return [": ".join(MEANS[loop]) for loop in loops]
 
 
 def cpu_gpu_overlap() -> Scene:
-    """Draw no overlap, vLLM and SGLang: means, sync points, and simultaneous work."""
-    views = [view_of_steps(run_of(loop), 1, FIRST) for loop in WAYS]
-    names = [
-        (f"{name}, {ms(view.duration)} ms: {means}",
-         f"the host blocks on {blocks_on}; tokens: {token}")
-        for (name, means, _, blocks_on, token), view in zip(WAYS.values(), views, strict=True)
-    ]  # fmt: skip
-    title = f"Launched ahead, the host works while the device does: {FIRST} steps from the first on"
-    scene, end = side_by_side(views, title, names), max(view.duration for view in views)
-    parts = [
-        replace(part, shows=[in_their_words(view, way[2], end)])
-        for part, view, way in zip(scene.parts, views, WAYS.values(), strict=True)
-    ]
-    return replace(scene, parts=parts, legend={**scene.legend, **TOKEN})
+    """Draw no overlap, vLLM and SGLang by step."""
+    loops = ("serial", "vllm_async", "overlap")
+    runs = [run_of(loop) for loop in loops]
+    scene = in_step(dict(zip((MEANS[loop][0] for loop in loops), runs, strict=True)))
+    none, *_, ahead = (ms(view.duration // STEPS) for view in steady_views(runs, STEPS))
+    title = f"With no overlap a step takes {none} ms, in vLLM and SGLang {ahead} ms"
+    return replace(scene, title=title, notes=means_of(loops))
 
 
-def in_their_words(view: View, sync: str, end: int) -> Lanes:
-    """Return each step's work and the host's waits, in the design's words.
-
-    A lane of its own shows the place of a step's tokens until the host has them.
-    """
-    lanes, said = lanes_of(view, end), dict[int, str]()
-    when = dict[tuple[str, int], tuple[int, int]]()
-    for item in view.slices:
-        when[item.name, item.step] = view.clip(item.start, item.end)
-        if item.name in ("wait", "forward"):
-            said[item.id] = f"{sync if item.name == 'wait' else item.mode} {item.step}"
-    rows = [
-        replace(row, spans=[
-            replace(item, label=said.get(int(item.data.get("id", 0)), item.label))
-            for item in row.spans
-        ])
-        for row in lanes.rows
-    ]  # fmt: skip
-    tokens = []
-    for step in range(1, FIRST):
-        (_, sampled), (_, processed) = when["sample", step], when["process", step]
-        named_by, _ = when.get(("prepare", step + 1), (sampled, 0))
-        if named_by < sampled:
-            tokens.append(LaneItem("promised", named_by, sampled, f"promised: {step}", str(step)))
-        tokens.append(LaneItem("stored", sampled, processed, str(step)))
-    return replace(lanes, rows=[*rows, LaneRow("Tokens", tokens)])
+def mindie_refactor() -> Scene:
+    """Draw MindIE's two layers, and the proposal of one, by step."""
+    runs = {
+        "C++ scheduler over Python plugin": run_of("mindie_dual"),
+        "a single main pipeline": run_of("mindie_single"),
+    }
+    two, one = (ms(view.duration) for view in steady_views([*runs.values()], STEPS))
+    title = f"MindIE: {STEPS} steps take {two} ms in two layers, {one} ms in one pipeline"
+    return replace(in_step(runs), title=title)
 
 
-# -- The three ways, and MindIE's two layers -------------------------------------------------------
-
-STEPS = 3
-MEANS = (
-    "vLLM: a Future for each step in batch_queue; the host blocks where it pops the oldest; "
-    "tokens by prev_sampled_token_ids",
-    "SGLang: result_queue, a forward and a copy stream; the host blocks on copy_done; "
-    "tokens by FutureMap",
-    "MindIE: -1 in the scheduler's lists; the plugin answers with the call before's tokens; "
-    "tokens by a fill of the next inputs",
-)
+def in_step(runs: Mapping[str, Trace]) -> Scene:
+    """Draw a few settled steps of each run under its name."""
+    scene = by_step([*runs.values()], STEPS)
+    parts = [replace(part, heading=name) for name, part in zip(runs, scene.parts, strict=True)]
+    run = next(iter(runs.values()))
+    about = f"a colour is a step; {run.what_ran}, {run.clock_words}"
+    return replace(scene, about=about, parts=parts)
 
 
 def three_way() -> Scene:
     """Draw the three ways to schedule ahead, by a token's way to the next step."""
-    names = {"vllm_async": "vLLM", "overlap": "SGLang", "mindie_dual": "MindIE"}
-    found = finding([way_of(run_of(loop)) for loop in names])
+    loops = ("vllm_async", "overlap", "mindie_dual")
+    runs = [run_of(loop) for loop in loops]
+    found = finding([*map(way_of, runs)])
     title = f"vLLM, SGLang and MindIE: a token waits {found.partition(': ')[2]}"
-    scene = one_token([run_of(loop) for loop in names], title, list(names.values()))
-    return replace(scene, notes=MEANS)
-
-
-def mindie_refactor() -> Scene:
-    """Draw MindIE's two layers, and the proposal of one: the same settled steps."""
-    loops = {
-        "mindie_dual": "C++ scheduler over Python plugin",
-        "mindie_single": "a single main pipeline",
-    }
-    views, names = steady_views([run_of(loop) for loop in loops], STEPS), []
-    for view, name in zip(views, loops.values(), strict=True):
-        report = measure(view.trace)
-        busy = f"device busy {report.device_busy_percent:.0f} %"
-        hidden = f"host hidden {report.host_hidden_percent:.0f} %"
-        names.append((name, f"{STEPS} steps in {ms(view.duration)} ms; {busy}, {hidden}"))
-    two, one = (ms(view.duration) for view in views)
-    title = f"MindIE: {STEPS} steps take {two} ms in two layers, {one} ms in one pipeline"
-    return side_by_side(views, title, names)
+    scene = one_token(runs, title, [MEANS[loop][0] for loop in loops])
+    return replace(scene, notes=means_of(loops))
 
 
 # -- The workload that all designs share -----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Six figures of the published sources, each drawn with the participants of its design.
+"""Five figures of the published sources, each drawn with the participants of its design.
 
 The words at each event of a run are written here (``story.py``). Times, counts, order and numbers
 come from the run.
@@ -6,7 +6,6 @@ come from the run.
 
 from __future__ import annotations
 
-from ...devices.cost import SIM_COST, CostModel
 from ...engine.engine import Engine
 from ...loops.mindie_placeholder import PlaceholderLedger
 from ...loops.mindie_plugin import ModelOutput, PluginManager
@@ -20,7 +19,6 @@ from ..layout import make_view, shown, view_of_steps
 from ..puml_style import Actor, Code
 from ..recipes import recipe, run_of, trace_of
 from ..story import Chapter, Story, to_story
-from .waits import SLOW_MASK, run_with
 
 COPY_STREAM = Actor("copy stream", "device")
 ON_DEVICE = """
@@ -119,7 +117,6 @@ VLLM_CODE: Code = {
     "execute_model": execute_model,
     "sample_tokens": sample_tokens,
     "update_from_output": update_from_output,
-    "get_grammar_bitmask": Engine.update_vocab_mask,
     "prev_sampled_token_ids": PrevSampled,
 }
 
@@ -167,77 +164,6 @@ def batch_queue() -> str:
             make_view(trace, second, end), "It is full: launch N+1, block on N", SECOND, base=1
         ),
     )
-
-
-# -- Dependencies of vLLM's host and device: the steps that wait, and those that do not ------------
-
-DEPENDENCY_POINTS = Story(
-    {**VLLM, "manager": Actor("StructuredOutputManager", "host"), **GPU},
-    ON_DEVICE
-    + """
-schedule | core -> scheduler: schedule()
-         | scheduler: schedule
-launch   | core ->> worker: execute_model({step})
-relay    | worker -> worker: {step} takes the tokens of {src}, without the host
-wait     | core: block on {step}
-process  | copy ->> core: tokens of {step}
-         | core -> scheduler: update_from_output({step})
-         | scheduler
-mask     | core -> manager: get_grammar_bitmask({step})
-         | manager
-         | core ->> worker: sample_tokens({step})
-mark wait | core: {step} is deferred: its bitmask\\nneeds a token in flight
-""",
-    VLLM_CODE,
-)
-DRAFTS = """
-relay    | worker -> worker: {step} takes tokens, drafts and lengths of {src}
-verify   | worker
-draft    | worker: draft for the step after {step}
-sample end |
-copy     | worker ->> copy: tokens of {step}, how many count, drafts
-         | copy
-process  | copy ->> core: what {step} gave
-         | core -> scheduler: update_from_output({step})
-         | scheduler: take back the drafts\\nthat were rejected
-"""
-# the mask of a draft's place needs the draft: EngineCore takes drafts to the host first
-BOTH = """
-mark wait | core: {step} is deferred: its bitmask needs\\nthe tokens in flight and the drafts
-process  | copy ->> core: what {step} gave: take_draft_token_ids
-         | core -> scheduler: update_from_output({step})
-         | scheduler: process {step}, keep its drafts
-mask     | core -> manager: get_grammar_bitmask({step}): a row for each draft
-         | manager
-         | core ->> worker: sample_tokens({step})
-"""
-
-
-def dependency_points() -> str:
-    """Draw one settled step each, with a grammar, with drafts from the device, and with both.
-
-    The wait for penalties is drawn in the same way; in vLLM itself the worker waits for them.
-    """
-    waits = "A grammar (and penalties alike): sampling waits for the token before"
-    goes_on = "Drafts: no step waits for the host, which corrects later"
-    both = "Drafts and a grammar: sampling waits for tokens and drafts (deferred_scheduler_output)"
-    return to_story(
-        DEPENDENCY_POINTS,
-        "vLLM: where the host waits for the device, and the device for the host",
-        step_with("grammar", waits, cost=SLOW_MASK),
-        step_with("NGRAM_GPU", goes_on, DRAFTS),
-        step_with("grammar with speculation", both, DRAFTS + BOTH),
-    )
-
-
-def step_with(feature: str, heading: str, text: str = "", cost: CostModel = SIM_COST) -> Chapter:
-    """Return a settled step of one run, from its schedule to its sampling; it is step N."""
-    trace = run_with("vllm_async", feature, cost)
-    step = shown(trace, 1).first_step
-    of_step = {item.name: item for item in trace.slices if item.step == step}
-    schedules = (item.start for item in trace.on("host") if item.name == "schedule")
-    start = max(time for time in schedules if time < of_step["prepare"].start)
-    return Chapter(make_view(trace, start, of_step["sample"].start + 1), heading, text, step)
 
 
 # -- MindIE: the plugin pipeline with its thread, and the scheduler's placeholders -----------------
@@ -327,7 +253,6 @@ STORIES = {
     "sglang_cpu_gpu_overlap_event_loop": event_loop,
     "sglang_futuremap_overlap": future_map,
     "vllm_cpu_gpu_overlap_batch_queue": batch_queue,
-    "vllm_cpu_gpu_overlap_dependency_points": dependency_points,
     "mindie_async_plugin_manager_pipeline": plugin_pipeline,
     "mindie_scheduler_placeholder_async": scheduler_placeholders,
 }

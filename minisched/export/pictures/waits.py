@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...checks.history import many
 from ...core import Request
 from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ...models.hash import HashModel
@@ -93,30 +94,34 @@ def grammars() -> Scene:
     return stacked(runs, title, SLOW)
 
 
-def history() -> Scene:
-    """Draw other features that need tokens in flight, each followed by its alternative."""
+def dependency_points() -> Scene:
+    """Draw vLLM's loop with needs for earlier tokens: a mask, and drafts from either side."""
+    needs = {
+        "nothing: a step needs no token on the host": ("NGRAM_GPU", False),
+        "a grammar, and penalties alike: sampling waits for the token before": ("grammar", True),
+        "drafts by the device (NGRAM_GPU): no step waits, the host corrects later":
+            ("NGRAM_GPU", True),
+        "drafts and a grammar: sampling waits (deferred_scheduler_output)":
+            ("grammar with speculation", True),
+    }  # fmt: skip
     runs = {
-        "penalties that count every token": run_with("overlap", "penalties", SLOW_MASK),
-        "penalties one token late, as in SGLang": run_with("overlap", "late penalties", SLOW_MASK),
-        "drafts by the host (NGRAM): the launch waits": run_with("overlap", "NGRAM"),
-        "drafts by the device (NGRAM_GPU)": run_with("overlap", "NGRAM_GPU"),
-        "drafts by a model": run_with("overlap", "STANDALONE"),
-        "the same, and one of four requests has a grammar": run_with(
-            "overlap", "grammar with speculation"
-        ),
-        "the same in SGLang up to 0.5.16: no overlap": run_with(
-            "overlap:pool:supports_grammar_overlap=false", "grammar with speculation"
-        ),
+        name: run_with("vllm_async", feature, SLOW_MASK, is_on=is_on)
+        for name, (feature, is_on) in needs.items()
     }
-    title = "Penalties and drafts need the token before: the device waits unless it has that itself"
-    return stacked(runs, title, "with penalties sampling is slow, as with a large vocabulary")
+    views = steady_views([*runs.values()], 1)
+    _, mask, drafts, both = (ms(sum(lost_times(view).values())) for view in views)
+    title = (
+        f"vLLM: the device waits {mask} ms a step for a mask, {drafts} ms with its own drafts, "
+        f"{both} ms with both"
+    )
+    return stacked(runs, title, SLOW, 1)
 
 
-def stacked(runs: Mapping[str, Trace], title: str, note: str) -> Scene:
+def stacked(runs: Mapping[str, Trace], title: str, note: str, steps: int = STEPS) -> Scene:
     """Draw a few steps of each run under its name, with the time that its device lost."""
-    views = steady_views(list(runs.values()), STEPS)
+    views = steady_views(list(runs.values()), steps)
     names = [
-        (name, f"{STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}")
+        (name, f"{many(steps, 'step')} in {ms(view.duration)} ms, {lost_in(view)}")
         for name, view in zip(runs, views, strict=True)
     ]
     scene = side_by_side(views, title, names)
