@@ -40,11 +40,12 @@ from .laws import (
 )
 from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, find_unlike
-from .positions import Positions, enters_planned, find_unwritten
+from .positions import Cached, Positions, enters_planned, find_unwritten
 from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
 from .step_fault import POSTPROCESS, BadLuck, StepFault
+from .turns import Turns
 from .waste import Waste, overrun_of
 
 # -- The violations of one run ---------------------------------------------------------------------
@@ -113,7 +114,9 @@ class Witnesses:
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.positions = list[Positions]()  # of each scheduler
+        self.cached = list[Cached]()  # of each scheduler
         self.waste = list[Waste]()  # of each scheduler
+        self.turns = list[Turns]()  # of each engine
         self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
@@ -135,6 +138,8 @@ class Witnesses:
             """Check after each turn."""
             each_turn(engine)
             self.clients.look(engine)
+            for turns in self.turns:
+                turns.end(engine)
 
         try:
             self.engines = run(case, workload, device, self.model, watch, look)
@@ -148,6 +153,7 @@ class Witnesses:
         waste = Waste(engine, overrun_of(self.case.loop, self.case.options))
         self.positions.append(positions)
         self.waste.append(waste)
+        self.cached.append(Cached(engine))
         self.shares_planned |= enters_planned(config.in_force)
 
         def committed(batch: ScheduleBatch) -> None:
@@ -160,6 +166,7 @@ class Witnesses:
         self.touched.watch(engine)
         self.clients.watch(engine)
         self.figures.append(Figures(engine))
+        self.turns.append(Turns(engine, self.case.loop, self.case.options))
         Watched(engine, self.progress, self.unknown)
         for fault in self.failing:
             fault.put_in(engine)
@@ -203,6 +210,8 @@ class Witnesses:
         yield "ownership", find_unlisted(trace)
         for positions in self.positions:
             yield "positions", positions.gaps
+        for cached in self.cached:
+            yield "positions", cached.missing
         yield "positions", find_unwritten(trace, self.shares_planned, self.touched.failed_ops)
         yield "race", find_races(trace)
         yield "deadlock", find_endless(trace) if is_over else ()
@@ -219,6 +228,8 @@ class Witnesses:
         yield "touches", self.touched.check(trace, is_over)
         for law, sentence in self.progress.items():
             yield law, [sentence]
+        for turns in self.turns:
+            yield "progress", turns.found.values()
         threads = [name for name in alive() if name not in self.threads]
         yield "leak", (f"the thread {name} is still alive" for name in threads)
         for engine in self.engines:

@@ -90,7 +90,7 @@ class Law(NamedTuple):
 MEMORY, COMPANY = "no memory is recorded", "no request had to wait, or to share a step"
 LAWS = {
     "ownership": Law("no page or row is handed out while it is in use", has_memory, MEMORY),
-    "positions": Law("each position is computed once, in order, and the cache gets written pages",
+    "positions": Law("each position is computed once, in order; the cache gets all written pages",
         has_memory, MEMORY),
     "crash": Law("no error stops a loop, or fails a step"),
     "race": Law("accesses of lanes that conflict are ordered, and freed memory is not touched",
@@ -102,7 +102,7 @@ LAWS = {
     "deadlock": Law("every wait ends"),
     "order": Law("requests run, and lose memory, in the order of the policy",
         has_company, COMPANY),
-    "progress": Law("a request that can run is in the next step, unless a rule forbids it",
+    "progress": Law("a request that can run is in the next step, and each wait has a reason",
         has_company, COMPANY),
     "livelock": Law("turns bring every request to its end"),
     "budget": Law("no step has more tokens or rows than its budget"),

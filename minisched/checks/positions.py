@@ -1,8 +1,10 @@
-"""The law *positions*: each position is computed once, in order, and the cache gets written pages.
+"""The law *positions*: each position is computed once, in order; the cache gets all written pages.
 
 A request's steps compute its positions under a lease without a gap: a gap is KV that later steps
 read although no step wrote it. A page that enters the prefix cache has its KV written by steps that
 have returned, or will be written by the step that is planned with it (rule ``prompt_pages``).
+The other way round, a prompt is in the cache with all its whole pages once it is computed, and a
+request that ends by itself leaves all of its whole pages there.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Set
 
-from ..core import Lease, ScheduleBatch
+from ..core import FinishReason, Lease, Outputs, Request, Result, ScheduleBatch
+from ..engine.engine import Engine
 from ..policy.rules import Rules
 from ..trace import Trace
 from ..trace.cells import spans_of
 from ..trace.sides import one_side, sides
-from .history import MarkMoment, Offence, moments, numbers
+from .history import MarkMoment, Offence, many, moments, numbers
 from .leaks import is_kv
 
 
@@ -49,6 +52,47 @@ class Positions:
                     f"step {batch.step} computes {lease.rid} up to position {least_end - 1}, but "
                     f"the scheduler counts the positions up to {counted - 1} as computed"
                 )
+
+
+class Cached:
+    """Follows what enters the prefix cache of an engine; ``missing`` are the sentences so far."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.missing: list[str] = []
+        self.reqs: dict[Lease, Request] = {}
+        scheduler = engine.scheduler
+        if scheduler.prefix_cache.is_off:
+            return
+        self.page_size = scheduler.config.page_size
+        process, close = scheduler.process, scheduler.leases.close
+
+        def processed(batch: ScheduleBatch, result: Result) -> Outputs:
+            """Check the prompts that a step has completed, once its result is processed."""
+            self.reqs |= dict(zip(batch.leases, batch.reqs, strict=True))
+            outputs = process(batch, result)
+            for row in batch.rows[: batch.num_extend_reqs] if not result.error else ():
+                if row.req.lease is row.lease and row.deliver:
+                    self.judge(row.req, row.lease, len(row.req.prompt), "has computed its prompt")
+            return outputs
+
+        def closed(lease: Lease) -> None:
+            """Check a request that ends by itself; the KV of its last token is not computed."""
+            req = self.reqs.pop(lease, None)
+            ends = FinishReason.STOP, FinishReason.LENGTH
+            if req is not None and req.finish_reason in ends:
+                self.judge(req, lease, req.known_len - 1, "ends")
+            close(lease)
+
+        scheduler.process, scheduler.leases.close = processed, closed  # type: ignore[method-assign]
+
+    def judge(self, req: Request, lease: Lease, length: int, event: str) -> None:
+        """Compare the cached pages of a request with the whole pages of so many tokens."""
+        pages = length // self.page_size
+        if lease.shared_pages < pages and not lease.is_spoiled:
+            self.missing.append(
+                f"{req.rid} {event}, and the prefix cache has {lease.shared_pages} of its "
+                f"{many(pages, 'whole page')}"
+            )
 
 
 WRITERS = ("kv transfer",)  # lanes that write KV for no step of their own

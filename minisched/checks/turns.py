@@ -1,0 +1,196 @@
+"""The turns of a loop, a part of the law *progress*: it receives, decides and waits when it must.
+
+- A turn receives the messages that have arrived before it decides on a step.
+- The host is blocked on a step only if as many steps are in flight as the loop allows, if the
+  scheduler has just found no further step, or if a mark names the reason. A loop that only repeats
+  steps (``REPEATS``) may also wait if the newest step can't be repeated.
+- The host builds a mask, and lets a sampling wait for tokens, only for requests that need that.
+- The sampling is launched as soon as its mask is built, unless a thread of the host launches it.
+
+A loop of one's own may wait for other reasons, so of it only the first sentence is checked. Waits
+are judged on a virtual clock alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..core import NoBatch, Outputs, Request, Result, ScheduleBatch
+from ..devices.base import Label
+from ..engine.engine import Engine
+from ..loops.design import LOOPS
+from ..scheduler import Scheduler
+from ..scheduler.repeat import can_chain, can_repeat
+from ..worker import Step
+from .history import many
+
+REPEATS: dict[str, Callable[[Scheduler, ScheduleBatch], bool]] = {
+    "mlx_async": can_chain,
+    "multi_step": can_repeat,
+}
+"""Loops that run ahead of a step only by repeating it, and the test of whether they can."""
+
+
+def most_in_flight(loop: str, options: Mapping[str, Any]) -> int:
+    """Return the steps that a loop has in flight before it has to wait."""
+    spec = LOOPS[loop]
+    most = replace(spec, options={**spec.options, **options}).in_flight
+    return int(options.get("num_steps", most))
+
+
+class Turns:
+    """Observes the phases of one engine; ``found`` has the first violation of each kind."""
+
+    def __init__(self, engine: Engine, loop: str, options: Mapping[str, Any]) -> None:
+        self.engine, self.scheduler = engine, engine.scheduler
+        self.found: dict[str, str] = {}
+        self.has_received = False  # in this turn
+        self.builds_always = bool(options.get("delay_sample"))
+        self.can_repeat = REPEATS.get(loop)
+        self.most = most_in_flight(loop, options)
+        self.is_empty = deque[bool](maxlen=self.most)  # of each of the last decisions
+        self.newest: ScheduleBatch | None = None  # step
+        self.asked = False  # the scheduler found no step after the newest
+        self.excused: set[int] = set()  # steps with a mark of why they wait, and lost ones
+        self.masked: Step | None = None  # the last step whose mask was built
+        self.launches_samples = False
+        self.listen_to_decisions()
+        if LOOPS[loop].source is None:
+            self.listen_to_waits()
+
+    def end(self, engine: Engine) -> None:
+        """End a turn of an engine."""
+        self.has_received &= engine is not self.engine
+
+    def listen_to_decisions(self) -> None:
+        """Wrap what receives messages and what decides on a step."""
+        engine, scheduler = self.engine, self.scheduler
+        receive, next_batch = engine.recv_requests, scheduler.next_batch
+        on_commit = scheduler.on_commit
+
+        def received() -> None:
+            """Record that this turn has received."""
+            self.has_received = True
+            receive()
+
+        def decided() -> ScheduleBatch | NoBatch:
+            """Check that this turn has received, and record an empty decision."""
+            if not self.has_received:
+                after = f"after step {scheduler.leases.launched_step}"
+                self.found.setdefault(
+                    "receive", f"the turn {after} decides before it receives messages"
+                )
+            batch = next_batch()
+            self.asked = not batch
+            self.is_empty.append(not batch)
+            return batch
+
+        def committed(batch: ScheduleBatch) -> None:
+            """Record the newest step."""
+            self.newest, self.asked = batch, False
+            if on_commit is not None:
+                on_commit(batch)
+
+        engine.recv_requests = received  # type: ignore[method-assign]
+        scheduler.next_batch, scheduler.on_commit = decided, committed  # type: ignore[method-assign]
+
+    def listen_to_waits(self) -> None:
+        """Wrap what waits, what gives the reason, and what builds a mask."""
+        engine, recording = self.engine, self.engine.recording
+        wait, must_wait = recording.wait, recording.must_wait
+        update_vocab_mask, process_result = engine.update_vocab_mask, engine.process_result
+        launch_sample, wait_for = engine.launch_batch_sample_if_needed, engine.wait_for
+
+        def waited(start: int, label: Label) -> None:
+            """Check a time in which the host was blocked."""
+            is_blocked = engine.device.clock == "virtual" and engine.device.now() > start
+            if is_blocked and label.step not in self.excused and not self.may_wait():
+                number = many(self.scheduler.batches_in_flight, "step")
+                self.found.setdefault(
+                    "wait", f"the host is blocked on step {label.step} with {number} in flight, "
+                    f"but its loop has up to {self.most}, and a further step could run",
+                )  # fmt: skip
+            wait(start, label)
+
+        def waiting_for(step: Step) -> Result:
+            """Excuse a step that the loop takes for one that has ended (``vllm.py:is_done``)."""
+            if step.copy_done is None or getattr(step.copy_done, "done", False):
+                self.excused.add(step.batch.step)
+            return wait_for(step)
+
+        def marked(batch: ScheduleBatch, reason: str, op: str) -> None:
+            """Record that a step has a reason to wait; check a sampling's."""
+            self.excused.add(batch.step)
+            if op == "sample" and not any(map(self.lacks_tokens, batch.rows)):
+                self.found.setdefault(
+                    "delay", f"the sampling of step {batch.step} waits for a {reason}, but the "
+                    "host knows every token that its requests depend on",
+                )  # fmt: skip
+            must_wait(batch, reason, op)
+
+        def masks(step: Step, *newest: Any) -> None:
+            """Check that a request of the step depends on earlier tokens."""
+            needs = any(map(depends, step.batch.reqs))
+            if not (needs or self.builds_always):
+                self.found.setdefault(
+                    "mask", f"the host builds a mask for step {step.batch.step}, but none of its "
+                    "requests has a grammar or penalties",
+                )  # fmt: skip
+            update_vocab_mask(step, *newest)
+            is_delayed = step.delay_sample_func is not None
+            self.masked = step if is_delayed and self.launches_samples else None
+
+        def launched(step: Step) -> None:
+            """Record that the loop launches samplings itself, not by a thread."""
+            self.launches_samples = True
+            launch_sample(step)
+
+        def processed(step: Step, result: Result) -> Outputs:
+            """Check that a step whose mask is built has been sampled, and what an error keeps."""
+            late = self.masked
+            if late is not None and late.delay_sample_func is not None and late.error is None:
+                self.found.setdefault(
+                    "sample", f"step {step.batch.step} is processed, but the sampling of step "
+                    f"{late.batch.step} is not launched, although its mask is built",
+                )  # fmt: skip
+            errors = [step.error, *(op.error for op in step.launched)]
+            if any(error is not None and error.__traceback__ is not None for error in errors):
+                self.found.setdefault(
+                    "frames", f"the error of step {step.batch.step} keeps the frames of its "
+                    "traceback, and their memory",
+                )  # fmt: skip
+            return process_result(step, result)
+
+        recording.wait, recording.must_wait = waited, marked  # type: ignore[method-assign]
+        engine.wait_for = waiting_for  # type: ignore[method-assign]
+        engine.update_vocab_mask = masks  # type: ignore[method-assign, assignment]
+        engine.launch_batch_sample_if_needed = launched  # type: ignore[method-assign]
+        engine.process_result = processed  # type: ignore[method-assign]
+
+    def may_wait(self) -> bool:
+        """Return whether the host may be blocked now."""
+        newest = self.newest
+        if self.scheduler.batches_in_flight >= self.most or self.asked or newest is None:
+            return True
+        if self.can_repeat is None:
+            return any(self.is_empty) or newest.step in self.excused
+        if not self.can_repeat(self.scheduler, newest):
+            return True
+        return bool(self.engine.missing_history(newest, steps_ahead=1))
+
+    def lacks_tokens(self, row: Any) -> bool:
+        """Return whether a row's next token depends on tokens that the host does not know."""
+        req, late = row.req, self.scheduler.config.late_penalties
+        missing = row.start + 1 - req.known_len
+        needs = (req.params.has_grammar and missing > 0) or (
+            req.params.has_penalties and missing > late
+        )
+        return bool(needs and row.deliver and req.lease is row.lease)
+
+
+def depends(req: Request) -> bool:
+    """Return whether the tokens of a request depend on the ones before, besides its KV."""
+    return bool(req.params.has_grammar or req.params.has_penalties)
