@@ -18,7 +18,7 @@ from ..export.html import to_html
 from ..export.motion import playing
 from ..export.native import to_json
 from ..export.pd_or_mixed import LOOPS as PD_OR_MIXED
-from ..export.pd_or_mixed import beside_a_prompt, find_runs, rows
+from ..export.pd_or_mixed import find_runs, rows
 from ..export.poster import poster
 from ..export.recipes import RECIPES
 from ..export.runs import compare as compare_runs
@@ -147,17 +147,13 @@ FEW = 5  # runs that are drawn with all their lanes; of more runs it is a poster
 def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
     """Return the page, the picture, and for each loop its diagrams and its trace, by file.
 
-    The picture plays a few settled steps of each run, by step or in ``detail`` by phase, or PD
-    separation and mixed chunks while a prompt arrives. Of more than ``FEW`` runs it is a poster,
-    which stands still. ``explore.html`` begins with the costs of the serial run.
-    ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
+    The picture plays a few settled steps of each run, by step or in ``detail`` by phase. Of more
+    than ``FEW`` runs it is a poster, which stands still. ``explore.html`` begins with the costs of
+    the serial run. ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
     """
-    traces, pair = [run.trace for run in found.runs], find_runs(found.runs)
+    traces = [run.trace for run in found.runs]
     is_poster = len(traces) > FEW
-    scene = beside_a_prompt(*pair) if pair else None
-    if scene:
-        drawn = to_svg(scene)
-    elif is_poster:
+    if is_poster:
         drawn = to_svg(poster(traces, lang))
     else:
         drawn = to_svg(compare_runs(traces)) if detail else to_svg(by_step(traces, 2, lang), SLIDE)

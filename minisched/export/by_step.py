@@ -8,11 +8,12 @@ The phases are the detailed form (``runs.py``).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from ..checks.history import kept
+from ..checks.history import kept, many
 from ..checks.identity import differences
 from ..trace import Trace
 from ..trace.events import is_forward, is_host, lane_words
@@ -75,19 +76,27 @@ class StepBlock:
 @kept
 def blocks(trace: Trace) -> list[StepBlock]:
     """Return the blocks of all lanes, by time; phases of one verb and step are one block."""
-    found: dict[str, list[StepBlock]] = {}
+    found: dict[str, list[StepBlock]] = defaultdict(list)
     for item in slices_of(trace):
         if not item.step or not item.duration or item.name in NOTHING:
             continue
         if not (is_host(item.lane) or is_forward(item.lane)):
             continue
         verb = "run" if is_forward(item.lane) else "read" if item.name in READ else "plan"
-        block = StepBlock(item.lane, verb, item.step, item.start, item.end)
-        before = found.setdefault(item.lane, [])
-        if before and is_one(before[-1], block):
-            block = StepBlock(item.lane, verb, item.step, before.pop().start, item.end)
-        before.append(block)
-    return sorted((one for some in found.values() for one in some), key=lambda one: one.start)
+        found[item.lane].append(StepBlock(item.lane, verb, item.step, item.start, item.end))
+    every = (one for some in found.values() for one in joined(some))
+    return sorted(every, key=lambda one: one.start)
+
+
+def joined(blocks: Iterable[StepBlock]) -> list[StepBlock]:
+    """Return the blocks of a lane with neighbours of one verb and step as one."""
+    found = list[StepBlock]()
+    for one in blocks:
+        if found and is_one(found[-1], one):
+            before = found.pop()
+            one = replace(before, end=max(before.end, one.end))
+        found.append(one)
+    return found
 
 
 def is_one(before: StepBlock, after: StepBlock) -> bool:
@@ -95,6 +104,20 @@ def is_one(before: StepBlock, after: StepBlock) -> bool:
     gap = after.start - before.end
     return (before.verb, before.step) == (after.verb, after.step) and (
         gap <= APART * (after.end - before.start)
+    )
+
+
+def step_box(one: StepBlock, start: int, end: int, say: Mapping[str, str]) -> LaneItem:
+    """Return the box of a block in a picture from ``start`` to ``end``."""
+    words = say[one.verb].format(one.step)
+    return LaneItem(
+        f"step {one.step % len(STEPS)}",
+        max(one.start, start) - start,
+        min(one.end, end) - start,
+        words,
+        str(one.step),
+        f"{words}, {ms(one.end - one.start)} ms",
+        {"step": one.step, "start": one.start, "end": one.end},
     )
 
 
@@ -106,7 +129,7 @@ def of_one(trace: Trace, count: int = 3) -> Scene:
     """
     view, say = shown(trace, count), WORDS["en"]
     strip, length = Strip(view), view.duration
-    title = strip.ahead(say) or f"{trace.loop}: {finding(view)}"
+    title = strip.beside_prompts or strip.ahead(say) or f"{trace.loop}: {finding(view)}"
     about = f"{about_run(trace)}; a colour is a step, a hatched device idles"
     return Scene(title, about, [Part(trace.loop, strip.note(say), [strip.lanes(length, say)])])
 
@@ -194,6 +217,19 @@ class Strip:
         }
         return (max(starts) - min(starts)) // (len(starts) - 1) if len(starts) > 1 else None
 
+    @property
+    def beside_prompts(self) -> str:
+        """Write how evenly decode steps follow each other on a device of their own, if they do."""
+        prompts, decodes = (
+            [one for one in self.of("run") if side_of(one.lane) == side] for side in PAIR
+        )
+        gaps = [after.start - before.start for before, after in pairwise(decodes)]
+        if not prompts or not gaps:
+            return ""
+        times = " to ".join(dict.fromkeys(ms(choose(gaps)) for choose in (min, max)))
+        steps = many(len(prompts), "step")
+        return f"Decode goes on beside {steps} with prompts: a step every {times} ms"
+
     def ahead(self, say: Mapping[str, str]) -> str:
         """Write what the host does while the device runs a step; empty if it does nothing then."""
         for run in self.of("run"):
@@ -221,7 +257,9 @@ class Strip:
         view, sides = self.view, Counter(map(lane_side, self.names))
         rows = []
         for lane in self.names:
-            spans = [self._box(one, say) for one in self.blocks if one.lane == lane]
+            spans = [
+                step_box(one, view.start, view.end, say) for one in self.blocks if one.lane == lane
+            ]
             spans += [
                 LaneItem(
                     "bubble", *view.clip(idle.start, idle.end), say["idle"], "",
@@ -233,17 +271,6 @@ class Strip:
             side = lane_side(lane)
             rows.append(LaneRow(say[side] if sides[side] == 1 else lane_words(lane), spans))
         return Lanes(rows, length, 0, list(self._token()), across=say["axis"])
-
-    def _box(self, one: StepBlock, say: Mapping[str, str]) -> LaneItem:
-        words = say[one.verb].format(one.step)
-        return LaneItem(
-            f"step {one.step % len(STEPS)}",
-            *self.view.clip(one.start, one.end),
-            words,
-            str(one.step),
-            f"{words}, {ms(one.end - one.start)} ms",
-            {"step": one.step, "start": one.start, "end": one.end},
-        )
 
     def _token(self) -> Iterator[LaneLink]:
         """Yield the arrows of one token, from the end of its step to the next step."""

@@ -30,7 +30,6 @@ from .pictures.stories import STORIES
 from .poster import poster
 from .recipes import RECIPES, run_of, trace_of
 from .render_puml import Renderer, find_renderer, has_driver, in_dark_too, render, render_by_driver
-from .rules_page import rules_page
 from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
@@ -88,7 +87,6 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"traces/{name}_phone.svg": partial(on_a_phone, name) for name in SMALL},
     **{f"traces/{name}_zh.svg": partial(with_chinese, name) for name in SMALL},
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
-    "diagrams/rules.md": rules_page,
     "diagrams/compare.svg": lambda: playing(to_svg(by_step(pair()), SLIDE)),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
     "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),

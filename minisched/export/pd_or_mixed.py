@@ -1,24 +1,19 @@
-"""PD separation compared with mixed chunks: a table and a picture from two runs."""
+"""PD separation compared with mixed chunks: a table from two runs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ..checks.history import many, side_of
+from ..checks.history import many
 from ..checks.overlap import measure, union, within
 from ..core import Request
 from ..engine.metrics import Percentiles
 from ..loops.run import Run
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
-from .layout import DECODES, View, make_view, slices_of
 from .recipes import Recipe
-from .runs import side_by_side
-from .scene import Scene
 from .units import ms
 
 LOOPS = ("pd", "mixed")
@@ -96,49 +91,3 @@ def passes(trace: Trace, *modes: str) -> list[Slice]:
     """Return the forward slice of each step of these modes, or of all, on every device."""
     return [item for item in trace.slices
             if item.name == "forward" and (not modes or item.mode in modes)]  # fmt: skip
-
-
-# -- The picture: a long prompt is computed while other requests decode ----------------------------
-
-
-def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
-    """Draw both runs from the schedule of the longest prompt to its request's first decode step.
-
-    None if no prompt is computed while other requests decode.
-    """
-    rid = longest_prompt(pd)
-    views = [view for run in (pd, mixed) if (view := prompt_view(run.trace, rid))]
-    apart, together = pause(pd), pause(mixed)
-    if len(views) < 2 or NO_PAUSE in (apart, together):
-        return None
-    title = (
-        f"While a prompt is computed, others pause {together} at most if mixed, {apart} if apart"
-    )
-    names = [
-        (name, f"devices: {measure(run.trace).devices}; longest pause while a prompt is computed: "
-         f"{pause(run)}; between tokens, p50 / p99: {percentiles(run.metrics.itl)}")
-        for name, run in (("pd: a device for each", pd), ("mixed: one batch for both", mixed))
-    ]  # fmt: skip
-    about = f"{pd.trace.what_ran}; 0 is when the host begins to schedule the prompt of {rid}"
-    return replace(side_by_side(views, title, names), about=about)
-
-
-def longest_prompt(pd: Run) -> str:
-    """Return the request with the longest prefill during decode steps; empty if there is none."""
-    decodes, times = union(passes(pd.trace, *DECODES)), Counter[str]()
-    for item in passes(pd.trace, "extend", "mixed"):
-        if both_work := within(decodes, item.start, item.end):
-            times.update(dict.fromkeys(item.rids, both_work))
-    return max(times, key=lambda rid: (times[rid], rid), default="")
-
-
-def prompt_view(trace: Trace, rid: str) -> View | None:
-    """Return the view from the host's work on a prompt to the end of its first decode step."""
-    steps = [item for item in passes(trace) if rid in item.rids]
-    decodes = [item for item in steps if item.mode in DECODES]
-    if not decodes:
-        return None
-    side, _ = side_of(steps[0].lane)
-    begun = (item.start for item in slices_of(trace)
-             if item.step == steps[0].step and item.lane.startswith(side))  # fmt: skip
-    return make_view(trace, min(begun), decodes[0].end)

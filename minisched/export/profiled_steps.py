@@ -10,25 +10,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 from ..checks.overlap import intersection, length, streams_of, union
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
-from .looks import STEPS
+from .by_step import WORDS, StepBlock, joined, step_box
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
 from .units import ms
 from .views.marks import NothingToShow
 
-JOINED = 200  # parts of the picture: pieces that are nearer are one box
-
-
-class StepSpan(NamedTuple):
-    """A stretch in which a lane works for a step, in nanoseconds."""
-
-    step: int
-    start: int
-    end: int
+LEAST = 200  # parts of the picture: shorter idle times are not drawn
 
 
 def profiled_steps(trace: Trace, count: int = 3) -> Scene:
@@ -63,35 +54,22 @@ def profiled_steps(trace: Trace, count: int = 3) -> Scene:
     return Scene(title, about, [Part(trace.loop, note, [lanes])])
 
 
-def steps_between(items: Iterable[Slice], start: int, end: int) -> list[StepSpan]:
+def steps_between(items: Iterable[Slice], start: int, end: int) -> list[StepBlock]:
     """Return the stretches in which a device works for a step, between two times."""
     inside = (item for item in items if item.step and item.end > start and item.start < end)
-    spans = (StepSpan(item.step, item.start, item.end) for item in inside)
-    return joined(sorted(spans, key=lambda one: one.start), end - start)
-
-
-def box(one: StepSpan, verb: str, start: int, end: int) -> LaneItem:
-    """Return the box of a stretch, cut to the picture."""
-    return LaneItem(
-        f"step {one.step % len(STEPS)}",
-        max(one.start, start) - start,
-        min(one.end, end) - start,
-        f"{verb} {one.step}",
-        str(one.step),
-        f"{verb} {one.step}, {ms(one.end - one.start)} ms",
-        {"step": one.step, "start": one.start, "end": one.end},
-    )
+    ran = (StepBlock(item.lane, "run", item.step, item.start, item.end) for item in inside)
+    return joined(sorted(ran, key=lambda one: one.start))
 
 
 def device_row(
-    ran: Iterable[StepSpan], busy: Iterable[tuple[int, int]], start: int, end: int
+    ran: Iterable[StepBlock], busy: Iterable[tuple[int, int]], start: int, end: int
 ) -> LaneRow:
     """Return the device's row: its steps, and the stretches in which no stream works."""
-    items = [box(one, "run", start, end) for one in ran]
+    items = [step_box(one, start, end, WORDS["en"]) for one in ran]
     inside = [(max(a, start), min(b, end)) for a, b in busy if b > start and a < end]
     edges = [(start, start), *inside, (end, end)]
     for (_, since), (until, _) in pairwise(edges):
-        if until - since > (end - start) // JOINED:
+        if until - since > (end - start) // LEAST:
             words = f"{ms(until - since)} ms"
             items.append(
                 LaneItem("bubble", since - start, until - start, "idle", "", f"idle {words}")
@@ -110,29 +88,17 @@ def host_rows(trace: Trace, start: int, end: int) -> Iterator[LaneRow]:
             threads[item.lane].append(item)
     launching = [lane for lane, items in threads.items() if any(item.step for item in items)]
     for lane in launching:
-        pieces, waits, step = list[StepSpan](), list[LaneItem](), 0
+        pieces, waits, step = list[StepBlock](), list[LaneItem](), 0
         for item in sorted(threads[lane], key=lambda item: -item.start):
             step = item.step or step
             if item.end <= start or item.start >= end or not item.duration:
                 continue
             if item.name != "wait":
-                pieces.append(StepSpan(step, item.start, item.end))
+                pieces.append(StepBlock(lane, "plan", step, item.start, item.end))
                 continue
             call = str(item.attrs.get("call", "wait"))
             ends = max(item.start, start) - start, min(item.end, end) - start
             waits.append(LaneItem("wait", *ends, call, "", f"{call}, {ms(item.duration)} ms"))
-        items = [box(one, "plan", start, end) for one in joined(reversed(pieces), end - start)]
+        items = [step_box(one, start, end, WORDS["en"]) for one in joined(reversed(pieces))]
         name = "host" if len(launching) == 1 else lane
         yield LaneRow(name, sorted([*items, *waits], key=lambda item: item.start))
-
-
-def joined(pieces: Iterable[StepSpan], duration: int) -> list[StepSpan]:
-    """Return stretches of one step that are near each other as one."""
-    found = list[StepSpan]()
-    for one in pieces:
-        before = found[-1] if found else None
-        if before and before.step == one.step and one.start - before.end <= duration // JOINED:
-            found[-1] = before._replace(end=max(before.end, one.end))
-        else:
-            found.append(one)
-    return found

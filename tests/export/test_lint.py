@@ -18,9 +18,6 @@ import pytest
 
 from minisched.export import golden
 from minisched.export.golden import SCENES
-from minisched.export.pd_or_mixed import beside_a_prompt, both
-from minisched.export.recipes import RECIPES
-from minisched.export.scene_svg import to_svg
 from minisched.export.svg_lanes import crosses
 from minisched.export.svg_page import width_of
 from minisched.museum.picture import museum_makers
@@ -123,8 +120,6 @@ def struck(root: ElementTree.Element) -> set[str]:
 
 
 def test_no_arrow_runs_through_how_long_a_device_idles() -> None:
-    scene = beside_a_prompt(*both(RECIPES["pd"].requests))
-    assert scene and not struck(ElementTree.fromstring(to_svg(scene)))
     found = {path.stem: struck(picture(path).root) for path in KEPT}
     assert {name: words for name, words in found.items() if words} == {}
 

@@ -39,7 +39,7 @@ BY_HAND = {"batches", "class_structure", "decode", "future_map", "generation_bat
            "grammar_manager", "lazy_chain", "mixed_chunk", "page_allocator", "prefill",
            "radix_cache", "request_states", "retraction", "schedule_policy", "scheduler",
            "unified", "way_of_a_batch"}  # fmt: skip
-MADE = [name for name in {**makers(), **museum_makers()} if name != "rules"]  # that one is long
+MADE = [*makers(), *museum_makers()]
 GROUPS = 8
 
 # -- golden files ----------------------------------------------------------------------------------
@@ -142,8 +142,7 @@ def test_nothing_is_stale_by_the_pinned_renderer(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.thorough
 def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
-    names = set().union(*(made(name) for name in makers() if name != "rules"))
-    names |= set().union(*(made(name) for name in museum_makers()))
+    names = set().union(*map(made, MADE))
     traces = [path for end in ("json", "svg") for path in ROOT.glob(f"traces/**/*.{end}")]
     kept = {path.relative_to(ROOT).as_posix() for path in traces if path.parent.name != "bench"}
     assert kept | {*golden.hashes(ROOT)} == {name for name in names if name.startswith("traces/")}

@@ -6,9 +6,10 @@ import gc
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,6 +31,9 @@ from minisched.export.units import ms
 from minisched.loops.design import LOOPS, find_loop
 from minisched.loops.pd import Link
 from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.policy.rules import Rules, rules_of_admission
+from minisched.policy.systems import RULES, find_rules
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 from minisched.trace.events import is_host
@@ -316,6 +320,74 @@ def test_pd_and_mixed_chunks_cost_what_the_page_says() -> None:
     assert f"A message takes {ms(link.latency)} ms" in words
     assert f"{link.bytes_per_second // 10**9} GB/s" in words
     assert f"{link.slot_bytes // 1024} KiB" in words
+
+
+# -- rules.md: the answers of each system, and the cost of each ------------------------------------
+
+RULES_PAGE = "diagrams/rules.md"
+SYSTEMS = ("sglang", "vllm", "")  # of its tables of costs; the last has whole systems
+
+
+def test_the_page_of_rules_has_the_answers_of_each_system() -> None:
+    (heads, *answers), *_ = tables(RULES_PAGE)
+    systems = [rules_of_admission(system) for system in RULES.values()]
+    assert heads == ["rule", "question", *RULES]
+    assert answers == [
+        [f"`{it.name}`", it.metadata["question"], *(getattr(rules, it.name) for rules in systems)]
+        for it in fields(Rules)
+    ]
+
+
+def requests_with_shared_beginnings() -> list[Request]:
+    """Thirty; one in ten ignores an end-of-text token, every sixth is urgent."""
+    dice = Random(7)
+    beginnings = [[dice.randrange(250) for _ in range(dice.randrange(16, 60))] for _ in range(4)]
+    return [
+        Request(
+            f"r{at}",
+            dice.choice(beginnings) + [dice.randrange(250) for _ in range(dice.randrange(1, 40))],
+            SamplingParams(max_new_tokens=dice.randrange(8, 48), ignore_eos=at % 10 == 3),
+            arrival_time=at * 10 * MILLISECOND,
+            priority=20 * (at % 6 == 5),
+        )
+        for at in range(30)
+    ]
+
+
+@cache
+def cost_of(rules: str) -> tuple[list[str], dict[str, list[int]]]:
+    """The figures of a row, and the tokens. ``serial`` has rules that reserve for prompts alone."""
+    config = SchedulerConfig(
+        kv_tokens=300, page_size=4, max_running_requests=8, chunked_prefill_size=32, rules=rules,
+        schedule_conservativeness=0.0, enable_priority_scheduling=True,
+    )  # fmt: skip
+    loop = "serial" if find_rules(rules).reserves == "prompt" else "overlap"
+    model = HashModel(250, eos_ids=frozenset(range(0, 250, 40)))
+    run = Recipe(loop, requests_with_shared_beginnings(), config, model=model).play()
+    first = [item.ttft_ns for item in run.metrics.ended if item.ttft_ns is not None]
+    admitted = [mark.attrs for mark in run.trace.marks if mark.name == "admit"]
+    return [
+        str(measure(run.trace).steps),
+        str(sum(int(attrs["extend_len"]) for attrs in admitted)),
+        f"{run.metrics.cache_hit_rate:.0%}",
+        str(run.metrics.num_retractions),
+        f"{sum(first) / len(first) / MILLISECOND:.1f}",
+        f"{run.metrics.last_output / MILLISECOND:.1f}",
+    ], run.outputs
+
+
+@pytest.mark.thorough
+def test_an_answer_costs_what_the_page_says() -> None:
+    _, *costs = tables(RULES_PAGE)
+    same = re.findall(r"^Here it changes nothing to say (.*)\.$", text_of(RULES_PAGE), re.M)
+    for (_, *lines), system in zip(costs, SYSTEMS, strict=True):
+        for name, *figures in lines:
+            rules = name.split("`")[1]
+            changed = f"{system},{rules}" if "=" in rules else rules
+            assert (figures, cost_of("sglang")[1]) == cost_of(changed), changed
+    for words, system in zip(same, SYSTEMS, strict=False):
+        for rules in re.findall(r"`(\S+)`", words):
+            assert cost_of(f"{system},{rules}") == cost_of(system), rules
 
 
 # -- mlx_caches.md: the memory that MLX keeps ------------------------------------------------------
