@@ -116,6 +116,7 @@ def test_each_named_file_is_a_test(engine: pytest.Pytester) -> None:
     nothing.assert_outcomes(skipped=2)
 
 
+@pytest.mark.thorough
 def test_the_ini_file_names_files_and_requirements(engine: pytest.Pytester) -> None:
     engine.makeini(
         f"[pytest]\nminisched_traces = torch_overlapped.json\nminisched_step = {STEP}\n"
@@ -124,6 +125,7 @@ def test_the_ini_file_names_files_and_requirements(engine: pytest.Pytester) -> N
     engine.runpytest_subprocess(*WITH).assert_outcomes(passed=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("options", "says"), [
     (["--minisched", "none*.json"], "*--minisched none*.json matches no file in *"),
     (["--minisched", "*.json", "--minisched-require", "fast"], "*'fast' is not understood*"),
@@ -136,6 +138,7 @@ def test_bad_options_are_one_sentence(
     run.stderr.fnmatch_lines([says])
 
 
+@pytest.mark.thorough
 def test_the_fixture_holds_a_run_to_a_limit(engine: pytest.Pytester) -> None:
     engine.makepyfile(
         f"""

@@ -70,6 +70,7 @@ def notebook(
     return folder, dict(zip(cells, json.loads(answer.out), strict=True))
 
 
+@pytest.mark.thorough
 def test_a_right_answer_is_kept_as_a_file_that_runs(
     notebook: tuple[Path, dict[str, str]], installed: Path
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
     assert len(case_text(small)) < len(case_text(case))
 
 
+@pytest.mark.thorough
 def test_the_cases_of_published_bugs_keep_what_they_need() -> None:
     """Within 200 cases the median has at most two requests and two settings."""
     sizes = []

@@ -98,6 +98,7 @@ WITH_HELPERS = """
 """
 
 
+@pytest.mark.thorough
 def test_imports_helpers_and_comments_of_the_cell_are_kept_and_the_check_is_not() -> None:
     assert kept("my_loop", WITH_HELPERS).startswith("Kept")
     text = keep.parts()["my_loop"]

@@ -34,6 +34,7 @@ def loop_of(name: str) -> str:
     return str(file) if file in FILES else name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_entry_has_the_figures_of_its_row(name: str) -> None:
     with known([loop_of(name)]) as (loop,):
@@ -48,6 +49,7 @@ def test_the_board_has_every_file_and_the_best_entry_first() -> None:
     assert ENTRIES["serial"][-1] == "100.0"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_entry_keeps_the_laws_on_random_workloads(path: Path) -> None:
     checked = ms.check(str(path), workloads=20, jobs=1)

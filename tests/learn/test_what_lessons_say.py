@@ -48,6 +48,7 @@ def number(words: str) -> float:
     return float(words.split()[0].replace(",", ""))
 
 
+@pytest.mark.thorough
 def test_lesson_4_chunks_alone_help_nobody() -> None:
     (rows,) = tables("04_long_prompt")
     whole, chunks, mixed = (rows[name] for name in ("one piece", "chunks", "mixed chunks"))
@@ -98,6 +99,7 @@ def test_lesson_6_bold_is_done_first_and_somebody_pauses() -> None:
     assert bold[3] < careful[3] and bold[4] > careful[4]
 
 
+@pytest.mark.thorough
 def test_lesson_7_of_three_claims_one_holds_and_the_factor_of_30_is_in_the_pause() -> None:
     rows, office = tables("07_mixed_or_apart")
     assert [rows[name][0] for name in ("mixed chunks", "two machines")] == [134, 12]
@@ -117,6 +119,7 @@ OPEN = {  # lesson -> its open problem, with the points of some answers as the l
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lesson", OPEN)
 def test_the_points_of_an_open_problem(lesson: str) -> None:
     name, answers = OPEN[lesson]

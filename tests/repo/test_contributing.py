@@ -73,6 +73,7 @@ def run(line: str, root: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_a_loop_that_was_added_by_the_page_alone_holds_every_law(copy: Path) -> None:
     commands = follow(QUICK, copy)
     check = next(line for line in commands if line.startswith("minisched check"))
