@@ -10,7 +10,7 @@
 #     name: python3
 #   minisched:
 #     title: A queue of batches
-#     topics: [vllm_batch_queue, vllm_step, vllm_pp, prev_sampled]
+#     topics: [vllm_batch_queue, vllm_step, vllm_pp, prev_sampled, two_batch]
 #     extras: [lessons]
 #     minutes: 30
 # ---
@@ -210,6 +210,9 @@ learn.show(is_length_foreseen, "placeholders = req", look_at=("return",))
 #   (`max_concurrent_batches`): exercise 1 has the reason.
 # - Systems differ on a turn that could end early because the oldest step is done already. It has been
 #   changed back and forth ([#23770](https://github.com/vllm-project/vllm/pull/23770)): fill first, or answer first?
+# - A queue keeps several batches in flight. *Two-batch overlap* splits one batch: half of it computes
+#   while the other half communicates (`minisched view two_batch`, and
+#   [when it loses](site/docs/designs.md)).
 # - `prev_sampled_token_ids` is in
 #   [`v1/worker/gpu_model_runner.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py).
 #   Placeholders that outlived a preemption made tokens disappear

@@ -34,6 +34,7 @@ TOPICS = {  # topic -> its code, a module in minisched/
     "multi_step": "loops/multi_step",
     "pd": "loops/pd",
     "trtllm_overlap": "loops/trtllm_overlap",
+    "two_batch": "loops/two_batch",
 }
 
 
@@ -45,7 +46,7 @@ SAME_PICTURE = {
     "mindie_single": "overlap",
     "mini_overlap": "overlap",
 }
-LOOPS_WITH_MORE = {"mindie_placeholder": "ledger"}  # a picture of its own
+LOOPS_WITH_MORE = {"mindie_placeholder": "ledger", "two_batch": "halves"}  # a picture of their own
 DRAWN_BY = {"prev_sampled": "placeholder_fill", "unified": "mixed_chunk"}  # two in one module
 
 

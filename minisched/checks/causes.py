@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..trace import Mark, Slice, Trace
-from ..trace.events import is_copy, is_host
+from ..trace.events import ALL_TO_ALL, is_copy, is_host
 from .course import Segment, course_of, path_to
 from .history import side_of
 from .overlap import (
@@ -43,6 +43,7 @@ MASK = "mask"  # the host built what a grammar or penalties let it sample
 UPLOAD = "upload"  # prompts were on their way to the device
 TRANSFER = "transfer"  # KV was on its way from another device
 STAGE = "stage"  # an earlier stage of a pipeline had it
+NETWORK = "all to all"  # no half of the batch could compute before its tokens came back
 ARRIVAL = "arrival"  # no request was there
 LATENCY = "latency"  # it had been launched, and the device took that long to begin
 UNKNOWN = "unknown"  # nothing recorded explains it
@@ -221,7 +222,8 @@ def _explained(trace: Trace) -> Iterator[Bubble]:
                 cause = LATENCY if is_latency else UNKNOWN
             else:
                 on_device = COPY if is_copy(during.lane) else STAGE
-                cause = BY_NAME.get(during.name) or (HOST if is_host(during.lane) else on_device)
+                named = NETWORK if during.lane == ALL_TO_ALL else BY_NAME.get(during.name)
+                cause = named or (HOST if is_host(during.lane) else on_device)
             cause, end = cause if idle.cause == HOST else idle.cause, min(end, idle.end)
             yield Bubble(idle.lane, start, end, cause, idle.op, during)
 

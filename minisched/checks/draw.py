@@ -599,7 +599,7 @@ def draw_link(rng: Random) -> dict[str, int]:
 # -- The loops of random workloads: each with every relay and option that it has -------------------
 
 OTHER_VALUES = {
-    "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8),
+    "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8), "min_tokens": (4,),
     "num_steps": (2, 3),
 }  # fmt: skip
 """The values of a loop's numbers besides the default; a boolean option is inverted.

@@ -27,7 +27,8 @@ def view(
     form: str = setting("svg", "svg, puml (PlantUML), text, or json: the topic's own run itself."),
     part: str = setting(
         "",
-        "A loop's picture: by_step (the default) or timing; mindie_placeholder also has ledger.",
+        "A loop's picture: by_step (the default) or timing; mindie_placeholder also has ledger, "
+        "and two_batch halves.",
     ),
     out: str | None = setting(
         None, "A file, or - for stdout; text goes to stdout, a picture to TOPIC.FORM."

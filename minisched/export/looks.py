@@ -49,6 +49,8 @@ PHASES = {  # related phases share a hue: receiving is a pale schedule, output a
     "draft": Look("#A9D8F5", glyph="D"),
     "upload": Look("#8FD3BF", glyph="U"),
     "recv": Look("#BDE5DA", glyph="R"),
+    "half a": Look("#CDBEEE", glyph="A"),
+    "half b": Look("#5B4B9A", WHITE_TEXT, glyph="B"),
     "send": Look("#97624A", WHITE_TEXT, glyph="n"),
     "transfer": Look("#4DB893", glyph="T"),
 }

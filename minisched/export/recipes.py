@@ -236,6 +236,11 @@ RECIPES = {
     "overlap_thread": replace(a_bit_of_everything("overlap_thread"), cost=SPLIT),
     # each step's sampling is launched by itself, once the tokens of the step before have come
     "trtllm_overlap": replace(a_bit_of_everything("trtllm_overlap"), cost=SPLIT),
+    # four that decode; a token costs the device as much as the weights, so two halves are faster
+    "two_batch": recipe(
+        "two_batch", "a: 0-7 -> 8; b: 10-17 -> 8; c: 20-27 -> 8; d: 30-37 -> 8",
+        replace(SIM_COST, forward_base=4 * MILLISECOND, forward_per_token=4 * MILLISECOND),
+    ),
     "vllm_step": replace(a_bit_of_everything("vllm_step"), cost=SPLIT),
     # async scheduling off: two prompts that fill a step each, so that two batches take turns; a
     # third request (c) arrives later and joins one of them

@@ -20,6 +20,7 @@ in ``lessons/site/docs/designs.md``; nothing else registers them.
 ``multi_step``          vLLM V0: decide once, decode N times
 ``pd``                  prompts on one device, decoding on another
 ``trtllm_overlap``      TensorRT-LLM's overlap loop, with its two admission policies
+``two_batch``           SGLang's two-batch overlap: one half computes, the other communicates
 ======================  ========================================================================
 
 ``run`` makes the engine that a loop turns, and turns it until every request has ended.
@@ -41,3 +42,4 @@ from . import multi_step
 from . import pd
 from . import mixed
 from . import trtllm_overlap
+from . import two_batch

@@ -18,6 +18,7 @@ from ..engine.metrics import Metrics, Percentiles
 from ..features import features_of
 from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
+from ..loops.two_batch import TwoBatchWorker
 from ..loops.vllm_pp import PipelineWorker
 from ..models.base import ForwardBatch
 from ..policy.rules import SPARED
@@ -334,7 +335,7 @@ def replayable(loop: str) -> Design:
         why = "it is two engines"
     elif spec.relays[0] == "token_pool":
         why = "its relay copies prompts, and there are none"
-    elif getattr(spec.worker, "func", spec.worker) is PipelineWorker:
+    elif getattr(spec.worker, "func", spec.worker) in (PipelineWorker, TwoBatchWorker):
         why = "it cuts the model into stages, and there is none"
     if why:
         raise ValueError(f"loop {loop!r} can't be replayed: {why}; take another, such as overlap.")

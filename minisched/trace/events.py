@@ -29,6 +29,9 @@ def is_forward(lane: str) -> bool:
     return lane.endswith("forward") or lane.startswith("stage ")
 
 
+ALL_TO_ALL = "all to all"  # the lane on which a half of a batch communicates
+
+
 def is_copy(lane: str) -> bool:
     """Return whether tokens are copied to the host on a lane."""
     return lane.endswith("copy")

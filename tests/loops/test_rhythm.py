@@ -175,7 +175,7 @@ RHYTHMS = [
     *(Rhythm(name, 2, ahead(2)) for name in (
         "overlap", "overlap:pool", "overlap:token_pool", "overlap_pool_indexed", "mixed",
         "mini_overlap", "mini_overlap:ring", "mlx_async", "mlx_async:pool", "vllm_async",
-        "mindie_single", "mindie_single:pool")),
+        "mindie_single", "mindie_single:pool", "two_batch")),
     *(Rhythm(f"vllm_async:pool:depth={depth}", depth, ahead(depth)) for depth in (1, 3, 5)),
     *(Rhythm(f"vllm_batch_queue:host:depth={depth}", min(depth, count), batches(depth, count),
              count=count) for depth, count in ((1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 3))),
@@ -246,7 +246,7 @@ ENDS: dict[str, tuple[Wastes, Wastes]] = {  # of a stop token that nobody foresa
         ("serial", "mini_normal", "vllm_step", "vllm_batch_queue", "vllm_pp2", "vllm_pp4",
          "vllm_batch_queue:host:depth=4", "mindie_placeholder"), (NONE, NONE)),  # nobody is ahead
     **dict.fromkeys(
-        ("overlap", "overlap:pool", "overlap_pool_indexed", "mixed"),
+        ("overlap", "overlap:pool", "overlap_pool_indexed", "mixed", "two_batch"),
         (ONE, NONE)),  # enable_skip_finishing_decode
     **dict.fromkeys(("trtllm_overlap", "trtllm_max_utilization"), (ONE, NONE)),  # early exit, #8587
     "trtllm_overlap:pool:early_exit=false": (ONE, ONE),

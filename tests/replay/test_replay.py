@@ -32,7 +32,7 @@ DOCS = Path(__file__).resolve().parents[2] / "lessons" / "site" / "docs"
 MACHINE = PROFILES["llama8b-h100"]
 NO_MEMORY = Profile("none", "a machine without room", MACHINE.cost, 0)
 HEADER = "arrived_at,num_prefill_tokens,num_decode_tokens"
-REFUSED = {"mini_normal", "mini_overlap", "vllm_pp2", "vllm_pp4", "pd"}
+REFUSED = {"mini_normal", "mini_overlap", "vllm_pp2", "vllm_pp4", "pd", "two_batch"}
 REPLAYED = [loop for loop in LOOPS if loop not in REFUSED and loop != "mixed"]  # needs chunks
 
 

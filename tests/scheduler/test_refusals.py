@@ -144,7 +144,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("vllm_async", "trtllm_overlap", "trtllm_max_utilization", "mixed"),
                     ("NGRAM",)),
     **dict.fromkeys(("overlap_thread", "mlx_async", "pd", "vllm_pp2", "vllm_pp4",
-                     "mindie_plugin", "mindie_placeholder", "mindie_dual", "mindie_single"),
+                     "mindie_plugin", "mindie_placeholder", "mindie_dual", "mindie_single",
+                     "two_batch"),
                     SPECULATION),
     **dict.fromkeys(("mini_normal", "mini_overlap", "multi_step"), (*WISHES, *SPECULATION)),
 }  # fmt: skip

@@ -114,6 +114,11 @@ CARDS = {
         "The host launches the sampling once the last tokens are there, so copy and sampling are one "
         "chain. Grammars and drafts then need no case of their own.",
     ),
+    "two_batch": Card(
+        "Two-batch overlap (SGLang)",
+        "What can the compute units do while a layer's tokens travel to their experts?",
+        "Compute the other half of the batch. With few tokens that is slower than one batch.",
+    ),
     "overlap_thread": Card(
         "Overlap by a thread",
         "What did SGLang's overlap look like at first?",
