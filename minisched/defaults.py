@@ -16,6 +16,7 @@ from .devices.cost import NO_COST, SIM_COST, CostModel
 from .devices.registry import load, open_device
 from .loops.design import LOOPS
 from .models.base import Model
+from .models.checkpoint import find_model
 from .models.registry import open_model
 from .models.tokenizer import ByteTokenizer, ChatTokenizer, TextCodec, Tokenizer, text_codec_of
 from .policy.rules import SPARED
@@ -70,7 +71,7 @@ def chat_codec(model: str, codec: TextCodec, system: str = "") -> TextCodec:
         ValueError: the model has no chat template, or transformers is not installed.
     """
     what = f"the chat template of {model!r}"
-    directory = load("minisched.models.fetch", "find_model", "torch", what)(model)
+    directory = find_model(model)
     load("transformers", "AutoTokenizer", "torch", what)
     chat: TextCodec = ChatTokenizer(directory, codec, system)
     return chat
@@ -90,10 +91,9 @@ def text_codec(model: Model | str | tuple[object, object]) -> TextCodec:
         loaded: TextCodec = Tokenizer.from_loaded(model[1])
         return loaded
     if isinstance(model, str):
-        what = f"the tokenizer of {model!r}"
-        directory = load("minisched.models.fetch", "find_model", "torch", what)(model)
-        tokenizer = load("minisched.models.tokenizer", "Tokenizer", "torch", what)
-        codec: TextCodec | None = tokenizer.from_directory(directory)  # type: ignore[attr-defined]
+        directory = find_model(model)
+        load("tokenizers", "Tokenizer", "torch", f"the tokenizer of {model!r}")
+        codec: TextCodec | None = Tokenizer.from_directory(directory)
         name = model
     else:
         name, codec = model.name, text_codec_of(model.name, model.tokenizer)

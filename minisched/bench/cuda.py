@@ -34,6 +34,7 @@ from .figures import (
     peer_asked,
     ratio,
 )
+from .tiny_llama import tensor_shapes
 
 # -- Llamas of published shapes with random weights: what a step costs does not depend on them -----
 
@@ -61,18 +62,9 @@ COMMON: dict[str, Any] = {
 }
 
 
-def tensor_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The weights of a model by name."""
-    from ..models.llama import LlamaConfig
-
-    config = LlamaConfig.from_json(settings)
-    assert config is not None
-    return dict(config.tensor_shapes())
-
-
 def num_parameters(settings: dict[str, Any]) -> int:
     """Weights that every decode step reads: all but the embeddings, of which it reads rows."""
-    sizes = {name: shape[0] * (*shape, 1)[1] for name, shape in tensor_shapes(settings).items()}
+    sizes = {name: shape[0] * (*shape, 1)[1] for name, shape in tensor_shapes(settings)}
     return sum(size for name, size in sizes.items() if "embed_tokens" not in name)
 
 
@@ -87,7 +79,7 @@ def write_random_llama(directory: Path, settings: dict[str, Any]) -> None:
     (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
     draw = torch.Generator(DEVICE).manual_seed(0)
     tensors = {}
-    for name, shape in tensor_shapes(settings).items():
+    for name, shape in tensor_shapes(settings):
         tensor = torch.ones(shape, dtype=torch.bfloat16, device=DEVICE)
         if len(shape) > 1:
             tensor.normal_(0, shape[-1] ** -0.5, generator=draw)

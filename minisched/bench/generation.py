@@ -13,9 +13,8 @@ from contextlib import ExitStack
 from ctypes.util import find_library
 from functools import partial
 from itertools import chain, cycle, islice
-from pathlib import Path
 
-from ..devices.registry import load
+from ..models.checkpoint import NAME, find_model
 from .figures import (
     Ask,
     BenchCall,
@@ -68,8 +67,7 @@ def generation_rows(call: BenchCall) -> list[Figure]:
         raise ValueError(f"--max-new-tokens is {new_tokens}, but it must be 2 to {LONGEST}.")
     if call.dtype not in (None, *DTYPES):
         raise ValueError(f"--dtype is {call.dtype!r}; bench generation knows {', '.join(DTYPES)}.")
-    find_model = load("minisched.models.fetch", "find_model", "dev", "bench generation")
-    folder = Path(find_model(call.model or "smollm2"))
+    folder = find_model(call.model or NAME)
     rows = []
     for device in [call.device] if call.device else ARMS:
         env = {}

@@ -42,7 +42,7 @@ from ..engine.frontend import Frontend
 from ..loops.design import find_loop
 from ..loops.run import drive, make_engine, run_to_end, warm_up
 from ..models.base import Model
-from ..models.llama import AUTO
+from ..models.checkpoint import AUTO
 from ..models.registry import open_model
 from ..trace import Trace
 from .calibrate import CalibrationLoad

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-from ..models.llama import LlamaConfig, WeightsError
 
 # Wide logits and sharp attention: without either, sequences soon repeat.
 SCALE = {"lm_head": 3.0, "q_proj": 2.0, "k_proj": 2.0}
@@ -20,6 +18,31 @@ FIXED: dict[str, Any] = {
     "bos_token_id": None,
     "dtype": "float32",
 }
+
+
+def tensor_shapes(settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield name and shape [out, in] of each tensor of a Llama, in the order of the forward."""
+    hidden, inner = settings["hidden_size"], settings["intermediate_size"]
+    heads, kv_heads = settings["num_attention_heads"], settings["num_key_value_heads"]
+    q, kv = (number * settings["head_dim"] for number in (heads, kv_heads))
+    layer: dict[str, tuple[int, ...]] = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (q, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, q),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    yield "model.embed_tokens.weight", (settings["vocab_size"], hidden)
+    for index in range(settings["num_hidden_layers"]):
+        for part, shape in layer.items():
+            yield f"model.layers.{index}.{part}.weight", shape
+    yield "model.norm.weight", (hidden,)
+    if not settings["tie_word_embeddings"]:
+        yield "lm_head.weight", (settings["vocab_size"], hidden)
 
 
 def write_tiny_llama(
@@ -43,7 +66,6 @@ def write_tiny_llama(
     replaces entries of config.json. With it norms are random, so that they differ from each other.
 
     Raises:
-        WeightsError: sizes do not fit together.
         ValueError: ``intermediate`` is no multiple of 32, without which torch's SiLU on the CPU is
             not batch-invariant.
     """
@@ -65,14 +87,11 @@ def write_tiny_llama(
         "eos_token_id": eos_id,
         **(more or {}),
     }
-    config = LlamaConfig.from_json(settings)
-    if config is None:
-        raise WeightsError(f"{directory}: these sizes or settings are not those of a Llama.")
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     random, norms = np.random.default_rng(seed), 0.3 if more else 0.0
     tensors: dict[str, Any] = {}
-    for name, shape in config.tensor_shapes():
+    for name, shape in tensor_shapes(settings):
         scale = np.float32(SCALE.get(name.split(".")[-2], 1.0))
         is_norm = name.endswith("norm.weight")
         if is_norm and not norms:

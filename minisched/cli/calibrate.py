@@ -8,7 +8,7 @@ from pathlib import Path
 from ..bench.calibrate import fit_costs
 from ..bench.figures import machine, versions
 from ..devices.registry import open_device
-from ..models.llama import AUTO
+from ..models.checkpoint import AUTO
 from ..models.registry import open_model
 from ..replay.profiles import Profile, as_json
 from ..trace.files import write_whole

@@ -7,6 +7,7 @@ from functools import partial
 
 from ..devices.registry import DEVICES, load, open_device
 from ..export.render_puml import find_renderer
+from ..models.checkpoint import NAME, find_model
 from ..models.registry import open_model
 from .layout import JSON, print_json, say_table
 
@@ -52,4 +53,4 @@ def try_device(name: str) -> None:
 def find_smollm2() -> object:
     """Return the folder of the weights; reading them needs safetensors."""
     load("safetensors", "safe_open", "torch", "model 'smollm2'")
-    return load("minisched.models.fetch", "find_model", "torch", "model 'smollm2'")("smollm2")
+    return find_model(NAME)

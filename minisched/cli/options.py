@@ -42,7 +42,7 @@ from ..devices.cost import MILLISECOND, CostModel
 from ..engine.log import log_to
 from ..loops.design import find_loop, loops_as_before
 from ..models.base import Model
-from ..models.llama import AUTO
+from ..models.checkpoint import AUTO
 from ..models.registry import open_model
 from ..own_loops import add_loop
 from ..replay.profiles import PROFILES, find_profile

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..core import ForwardMode, LogitAdjustment, SamplingParams, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
@@ -128,6 +128,34 @@ def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[tuple[int
         if at >= 0:
             yield row, at, ids[at]
         start += width
+
+
+# -- Rows of a batch that attend together: neighbours that compute equally many positions ----------
+
+TOGETHER = 32  # positions; rows that compute more fill a kernel alone, and need the memory
+
+
+class RowRun(NamedTuple):
+    """Neighbouring rows of a batch with one extent, and the place of their tokens."""
+
+    rows: slice  # of the batch's rows
+    tokens: slice  # of the flat batch
+    extend_len: int  # positions that each row computes
+
+
+def equal_extents(extend_lens: Sequence[int]) -> Iterator[RowRun]:
+    """Yield the runs of a batch, in order: all rows of a decode, or of a verify step with drafts.
+
+    Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend singly.
+    """
+    row = token = 0
+    for extend_len, group in groupby(extend_lens):
+        alone = extend_len > TOGETHER
+        count = len(list(group))
+        for size in [1] * count if alone else [count]:
+            end = token + size * extend_len
+            yield RowRun(slice(row, row + size), slice(token, end), extend_len)
+            row, token = row + size, end
 
 
 # -- What a model offers ---------------------------------------------------------------------------

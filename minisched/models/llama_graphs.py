@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core import ForwardMode
 from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
 from .base import ForwardBatch
-from .llama import AUTO
+from .checkpoint import AUTO
 from .llama_torch import BLOCK, ROWS, LlamaTorch, bytes_each, make_groups
 
 logger = logging.getLogger("minisched")
@@ -140,8 +140,7 @@ class LlamaGraphs(LlamaTorch):
     ) -> None:
         if scripted:
             raise ValueError("scripted is True, but steps that are captured can't be scripted.")
-        packed = not torch.cuda.is_available()  # where there is a GPU, weights go there
-        super().__init__(directory, dtype, context_len, scripted, packed)
+        super().__init__(directory, dtype, context_len, scripted)
         self.capture = capture
         self.runner: CudaGraphRunner | None = None
         self.allocated: tuple[torch.device, int, int] | None = None

@@ -22,22 +22,12 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
 from ..devices.base import Array, Buffer, Device
-from .base import ForwardBatch
-from .llama import (
-    AUTO,
-    EMBED,
-    LlamaConfig,
-    WeightsError,
-    choose_dtype,
-    equal_extents,
-    find_llama,
-    read_eos_ids,
-    weight_files,
-)
+from .base import ForwardBatch, equal_extents
+from .checkpoint import AUTO, WeightsError, is_plain_llama, read_config
+from .pretrained import end_ids, load_pretrained
 from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
 
@@ -346,7 +336,7 @@ def bytes_each(keys: Tensor) -> int | None:
 def make_groups(
     prefix_lens: Sequence[int], extend_lens: Sequence[int], bytes_each: int | None
 ) -> list[Group]:
-    """Return groups of rows with one extent (``llama.equal_extents``).
+    """Return groups of rows with one extent (``base.equal_extents``).
 
     On a CPU a group is limited so that its data stays in a cache; ``bytes_each`` is the size of a
     position's KV. None means a GPU, which needs few large groups. A group's window reaches the end
@@ -374,7 +364,7 @@ def window_of(length: int) -> int:
     return -(-length // BLOCK) * BLOCK
 
 
-# -- Weights: read from the files, and in the order of the library ---------------------------------
+# -- Weights: taken from transformers' model, and in the order of the library ----------------------
 
 MATRICES = {  # of each layer, with the parts that become one matrix
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -399,83 +389,74 @@ def pack(weight: Tensor) -> Tensor:
     return packed
 
 
-def read_weights(
-    directory: Path,
-    config: LlamaConfig,
-    context_len: int,
-    dtype: torch.dtype,
-    matrix: Callable[[Tensor], Tensor],
-) -> LlamaWeights:
-    """Read every weight in ``dtype``; ``matrix`` puts [out, in] in the fastest order."""
-    raw: dict[str, Tensor] = {}
-    for file in weight_files(directory):
-        raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
+def take_weights(model: Any, context_len: int) -> LlamaWeights:
+    """Return the weights of transformers' model, with the angles of ``context_len`` positions."""
+    config = model.config
+    raw: dict[str, Tensor] = model.state_dict()
     layers: dict[str, list[Tensor]] = {name: [] for name in (*MATRICES, *NORMS)}
     for layer in range(config.num_hidden_layers):
         before = f"model.layers.{layer}."
         for name, parts in MATRICES.items():
-            whole = torch.cat([raw.pop(f"{before}{part}.weight") for part in parts])
-            layers[name].append(matrix(whole))
+            layers[name].append(torch.cat([raw.pop(f"{before}{part}.weight") for part in parts]))
         for name, norm in NORMS.items():
             layers[name].append(raw.pop(f"{before}{norm}.weight"))
     pairs = range(0, config.head_dim, 2)
-    frequencies = [config.rope_theta ** (-at / config.head_dim) for at in pairs]
+    theta = config.rope_parameters["rope_theta"]
+    frequencies = [theta ** (-at / config.head_dim) for at in pairs]
     positions = np.arange(context_len, dtype=np.float32)  # in float32, as in transformers
     angles = np.outer(positions, np.array(frequencies * 2, np.float32))
+    embed = raw["model.embed_tokens.weight"]
     return LlamaWeights(
-        embed=raw[EMBED],
+        embed=embed,
         layers=layers,
         final_norm=raw["model.norm.weight"],
-        head=matrix(raw[EMBED if config.tie_word_embeddings else "lm_head.weight"]),
-        cos=torch.tensor(np.cos(angles), dtype=dtype),
-        sin=torch.tensor(np.sin(angles), dtype=dtype),
+        head=embed if config.tie_word_embeddings else raw["lm_head.weight"],
+        cos=torch.tensor(np.cos(angles), dtype=model.dtype),
+        sin=torch.tensor(np.sin(angles), dtype=model.dtype),
         eps=config.rms_norm_eps,
     )
 
 
 def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
-    """Return the weights on a device: packed on the CPU, plain elsewhere.
+    """Return the weights on a device, with matrices packed on the CPU.
 
     A tied head is packed as a copy, and plain only once.
     """
-    if where.type != "cpu":
-        return move(weights, where)
-    layers = {
-        name: [pack(part) for part in parts] if name in MATRICES else parts
-        for name, parts in weights.layers.items()
-    }
-    return weights._replace(layers=layers, head=pack(weights.head))
+    on_cpu = where.type == "cpu"
 
-
-def move(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
-    """Return the weights on a device, plain, unless they are there; a tied head once."""
-
-    def moved(weight: Any) -> Any:
-        """Return a weight on the device, or a tree of them."""
-        if isinstance(weight, dict):
-            return {name: [moved(part) for part in parts] for name, parts in weight.items()}
-        if not isinstance(weight, Tensor) or weight.device == where:
-            return weight
+    def moved(weight: Tensor, is_matrix: bool = True) -> Tensor:
+        """Return a weight on the device."""
+        if on_cpu:
+            return pack(weight) if is_matrix else weight
         return (weight.to_dense() if weight.is_mkldnn else weight).to(where)
 
-    every = LlamaWeights(*map(moved, weights))
-    return every._replace(head=every.embed) if weights.head is weights.embed else every
+    embed = moved(weights.embed, is_matrix=False)
+    is_tied = weights.head is weights.embed
+    return LlamaWeights(
+        embed=embed,
+        layers={
+            name: [moved(part, name in MATRICES) for part in parts]
+            for name, parts in weights.layers.items()
+        },
+        final_norm=moved(weights.final_norm, is_matrix=False),
+        head=embed if is_tied and not on_cpu else moved(weights.head),
+        cos=moved(weights.cos, is_matrix=False),
+        sin=moved(weights.sin, is_matrix=False),
+        eps=weights.eps,
+    )
 
 
 # -- The model -------------------------------------------------------------------------------------
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 class LlamaTorch:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
 
-    ``dtype`` is ``auto`` (``llama.choose_dtype``) or one of ``DTYPES``.
+    ``dtype`` is ``auto`` (``checkpoint.check_dtype``) or one of ``pretrained.DTYPES``.
 
     ``scripted`` makes a step one ``torch.jit.script`` call, which needs the interpreter lock only
     at its start and end. Without it, a parallel Python thread hides almost no time. It is for the
-    CPU alone: on a GPU it compiles kernels of its own, with other last bits. ``packed`` puts the
-    weights in the order of the CPU's library while they are read, and not later.
+    CPU alone: on a GPU it compiles kernels of its own, with other last bits.
 
     Raises:
         ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.
@@ -491,24 +472,23 @@ class LlamaTorch:
         dtype: str = AUTO,
         context_len: int | None = None,
         scripted: bool = True,
-        packed: bool = True,
     ) -> None:
         self.directory = directory = Path(directory).absolute()
-        config = find_llama(directory)
-        if config is None:
+        if not is_plain_llama(read_config(directory)):
             raise WeightsError(
                 f"{directory} holds no plain Llama; transformers computes other models."
             )
-        longest = config.max_position_embeddings
-        self.name, self.dtype = directory.name, choose_dtype(directory, dtype, DTYPES, "torch")
-        self.vocab_size = config.vocab_size
+        model = load_pretrained(directory, dtype)
+        config = model.config
+        longest: int = config.max_position_embeddings
+        self.name, self.dtype = directory.name, str(model.dtype).removeprefix("torch.")
+        self.vocab_size: int = config.vocab_size
         self.context_len = min(context_len or longest, longest)
-        self.eos_ids = read_eos_ids(directory)
+        self.eos_ids = end_ids(model)
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        matrix = pack if packed else Tensor.contiguous
-        self.weights = read_weights(directory, config, self.context_len, DTYPES[self.dtype], matrix)
-        self.num_layers = config.num_hidden_layers
-        self.kv_shape = (config.num_key_value_heads, config.head_dim)
+        self.weights = take_weights(model, self.context_len)
+        self.num_layers: int = config.num_hidden_layers
+        self.kv_shape: tuple[int, int] = (config.num_key_value_heads, config.head_dim)
         self.step = script(llama_step) if scripted else llama_step
 
     def first_layers(self, count: int) -> "LlamaTorch":

@@ -12,7 +12,6 @@ Layers with another state (Mamba, short convolutions, chunked attention) are ref
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
@@ -25,8 +24,8 @@ from mlx_lm.utils import load_model
 
 from ..devices.base import Device, reason_of
 from ..devices.mlx import evaluate
-from .base import ForwardBatch
-from .llama import AUTO, WeightsError, choose_dtype, eos_of, equal_extents
+from .base import ForwardBatch, equal_extents
+from .checkpoint import AUTO, WeightsError, check_dtype, eos_of, read_config
 from .promise import Refused
 from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
@@ -204,10 +203,9 @@ class MlxLm:
             ValueError: ``dtype`` is unknown, or mlx-lm can't load or run it.
         """
         directory = Path(directory)
-        if dtype != AUTO:
-            choose_dtype(directory, dtype, DTYPES, "MLX")
+        check_dtype(dtype, DTYPES, "MLX")
+        config = read_config(directory)
         try:
-            config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
             model, loaded = load_model(directory, lazy=True, model_config=flat_rope(config))
             eos_ids = eos_of(config) | eos_of(loaded)  # the latter of generation_config.json
         except SystemExit:  # OLMo's file ends Python

@@ -11,8 +11,9 @@ far is measured once, when a model is opened (``promise_of``). The model is then
 - *refused*: this engine can't run the model (``Refused``). An adapter refuses a state besides keys
   and values. The probe refuses logits that move by more than rounding explains.
 
-Measurements are kept in ``promises.json`` of ``fetch.model_home``, by checkpoint, device, dtype and
-versions of the libraries. vLLM and SGLang keep lists of tested models instead (vLLM #27433).
+Measurements are kept in ``promises.json`` of ``checkpoint.model_home``, by checkpoint, device,
+dtype and versions of the libraries. vLLM and SGLang keep lists of tested models instead
+(vLLM #27433).
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ from ..devices.base import Array, Device, reason_of
 from ..devices.registry import open_device
 from ..trace.files import write_whole
 from .base import ForwardBatch, GraphModel, Model, make_forward_batch
-from .fetch import model_home
-from .llama import WeightsError
+from .checkpoint import WeightsError, model_home
 
 TIMES = 4  # of the measured movement; a choice that was closer than this may differ
 TOO_FAR = 0.1  # of the largest logit; a movement above it is no rounding

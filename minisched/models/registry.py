@@ -9,9 +9,8 @@ from typing import Any, cast
 
 from ..devices.registry import library, load
 from .base import Model
-from .fetch import BY_LIBRARY, find_model
+from .checkpoint import AUTO, BY_LIBRARY, find_model, is_plain_llama, read_config
 from .hash import HashModel
-from .llama import AUTO, find_llama
 from .promise import promise_of
 from .tokenizer import Tokenizer
 
@@ -35,7 +34,7 @@ def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO
     real model's logits move with the batch is measured, too (``promise.py``).
 
     ``dtype`` is the dtype of a real model's arithmetic: ``auto``, which is the checkpoint's own on
-    every device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
+    every device (``checkpoint.check_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
 
     Raises:
         ValueError: the model is unknown, not fetched or incomplete; the device can't run it, or not
@@ -58,7 +57,8 @@ def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO
     wanted_by = f"model {name!r} on device {device!r}"
     directory = find_model(name)
     opened: Any
-    if device in LLAMA and not name.startswith(BY_LIBRARY) and find_llama(directory):
+    by_library = name.startswith(BY_LIBRARY) or not is_plain_llama(read_config(directory))
+    if device in LLAMA and not by_library:
         opened = load(*LLAMA[device], wanted_by)(directory, dtype)
     else:
         opener: Any = load(*LIBRARY[device], wanted_by)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .llama import WeightsError
+from .checkpoint import WeightsError
 
 if TYPE_CHECKING:
     import tokenizers

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
@@ -33,11 +33,9 @@ from ..core import ForwardMode
 from ..devices.base import Array, Buffer, Device, reason_of
 from ..devices.thread import TorchArrays
 from .base import ForwardBatch, make_forward_batch
-from .fetch import silent_library
-from .llama import AUTO, WeightsError, choose_dtype, eos_of, read_json
+from .checkpoint import AUTO
 from .llama_torch import (
     AT_ONCE,
-    DTYPES,
     ROWS,
     Group,
     GroupView,
@@ -49,6 +47,7 @@ from .llama_torch import (
     make_groups,
     pack,
 )
+from .pretrained import end_ids, load_pretrained
 from .promise import Refused
 from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
@@ -224,13 +223,6 @@ def context_of(config: Any) -> int:
     return min(longest, rope.get("original_max_position_embeddings") or original or longest)
 
 
-def end_ids(model: Any) -> frozenset[int]:
-    """Return the end-of-text ids of config.json and of generation_config.json."""
-    configs = model.config.get_text_config(), model.generation_config
-    given = [{"eos_token_id": getattr(config, "eos_token_id", None)} for config in configs]
-    return frozenset(chain(*map(eos_of, given)))
-
-
 # -- The model -------------------------------------------------------------------------------------
 
 
@@ -270,26 +262,7 @@ class TransformersLM:
             ValueError: ``dtype`` is unknown, or the directory does not hold a model that runs.
         """
         directory = Path(directory).absolute()
-        if read_json(directory, "config.json").get("quantization"):
-            raise WeightsError(
-                f"{directory} is quantized for MLX; use --device mlx, or take the checkpoint that "
-                "it was made from."
-            )
-        dtype = choose_dtype(directory, dtype, DTYPES, "torch")
-        try:
-            with silent_library():
-                model, info = AutoModelForCausalLM.from_pretrained(
-                    directory, dtype=DTYPES[dtype], local_files_only=True,
-                    output_loading_info=True, ignore_mismatched_sizes=True,
-                )  # fmt: skip
-        except Exception as error:  # the library raises many kinds
-            reason = reason_of(error).rstrip(".")
-            raise WeightsError(
-                f"{directory} could not be loaded by transformers: {reason}."
-            ) from error
-        misshapen = {name for name, *_ in info["mismatched_keys"]}
-        for name in sorted(info["missing_keys"] | misshapen):
-            raise WeightsError(f"{directory} lacks the tensor {name} in the shape of config.json.")
+        model = load_pretrained(directory, dtype)
         return cls(model, Tokenizer.from_directory(directory), directory.name)
 
     def check(self) -> None:

@@ -14,8 +14,8 @@ from ..devices.base import Array, Buffer, Device
 from ..devices.cost import CostModel
 from ..devices.registry import library
 from ..models.base import ForwardBatch, Model, make_forward_batch, without_marks
+from ..models.checkpoint import AUTO
 from ..models.hash import HashModel
-from ..models.llama import AUTO
 from ..models.registry import hash_class, open_model
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import DRAFT_MODELS

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from minisched.models.llama import WeightsError
+from minisched.models.checkpoint import WeightsError
 from minisched.models.tokenizer import ChatTokenizer, Tokenizer
 
 WORDS = ["<s>", "<user>", "<system>", "<answer>", "hello", "be", "brief", "[UNK]"]

@@ -32,7 +32,6 @@ from minisched.memory import self_check
 from minisched.models import sampling
 from minisched.models.llama_torch import (
     BLOCK,
-    DTYPES,
     ROWS,
     Group,
     LlamaTorch,
@@ -42,6 +41,7 @@ from minisched.models.llama_torch import (
     silu,
 )
 from minisched.models.mlx_lm import MlxLm
+from minisched.models.pretrained import DTYPES
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from tests.support import (

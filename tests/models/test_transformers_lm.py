@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from minisched.core import Request, SamplingParams
 from minisched.loops.run import run_loop
-from minisched.models.llama import WeightsError
-from minisched.models.llama_torch import DTYPES, ROWS
+from minisched.models.checkpoint import WeightsError
+from minisched.models.llama_torch import ROWS
+from minisched.models.pretrained import DTYPES
 from minisched.models.transformers_lm import TransformersLM
 from minisched.models.tried import read_tried
 from minisched.scheduler import SchedulerConfig

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from minisched.models.llama import WeightsError
+from minisched.models.checkpoint import WeightsError
 from minisched.models.promise import kind_of
 from minisched.models.registry import open_model
 from minisched.models.tried import FILE

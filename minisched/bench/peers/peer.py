@@ -99,7 +99,7 @@ def interpreter(module: str, report: Say) -> Path:
 
 def home() -> Path:
     """Where environments lie: beside fetched models."""
-    from ...models.fetch import model_home
+    from ...models.checkpoint import model_home
 
     return model_home() / "peers"
 

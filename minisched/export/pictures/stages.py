@@ -12,8 +12,8 @@ from ...devices.registry import open_device
 from ...engine.frontend import Frontend
 from ...loops.design import find_loop
 from ...loops.run import Run, make_engine
+from ...models.base import equal_extents
 from ...models.hash import HashModel
-from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ...trace.sides import one_side, sides
@@ -158,6 +158,6 @@ def attention(batch: ScheduleBatch) -> Scene:
             "One rule for all: position p of a request attends to its positions 0 to p. A decode "
             "is a chunk of one token.",
             "So extents mark the start of each request, not its kind; the calls of "
-            f"models/llama.py: {', then '.join(calls)}.",
+            f"models/base.py: {', then '.join(calls)}.",
         ],
     )  # fmt: skip

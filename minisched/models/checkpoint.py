@@ -1,0 +1,131 @@
+"""A model's directory in Hugging Face's form, found by a name, and the contents of its config.json.
+
+transformers or mlx-lm reads the weights, and reports what a directory lacks. ``is_plain_llama``
+recognizes a Llama that this project computes itself (``llama_torch.py``). A library computes
+everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..devices.base import reason_of
+
+NAME = "smollm2"  # the model that ``minisched fetch`` fetches
+BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
+AUTO = "auto"  # of dtypes: the checkpoint's own
+HUB_FILES = ["*.json", "*.jinja", "model*.safetensors"]
+
+
+class WeightsError(ValueError):
+    """A model cannot be used; the message is one sentence with the reason."""
+
+
+def model_home() -> Path:
+    """Return the folder of fetched models: ``$MINISCHED_HOME``, or ``~/.cache/minisched``."""
+    home = os.environ.get("MINISCHED_HOME")
+    return Path(home).expanduser() if home else Path.home() / ".cache" / "minisched"
+
+
+def find_model(name_or_dir: str | Path) -> Path:
+    """Return the directory of ``smollm2``, of a path, or of a Hugging Face id ``org/name``.
+
+    A Hugging Face id is downloaded, or taken from the hub's cache. A GGUF file is converted once.
+
+    Raises:
+        WeightsError: there is no such model, or its directory lacks config.json.
+        FetchError: a GGUF file can't be converted.
+    """
+    name = str(name_or_dir).removeprefix(BY_LIBRARY)
+    directory = Path(name)
+    if directory.suffix == ".gguf":
+        from .fetch import find_converted
+
+        directory = find_converted(directory)
+    elif name == NAME:
+        directory = model_home() / name
+        if not directory.exists():
+            raise WeightsError(f"{name} is not on this machine yet; run: minisched fetch {name}")
+    elif re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) and not directory.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            directory = Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        except Exception as error:  # the hub's client raises many kinds, all meaning: not here
+            reason = reason_of(error)
+            raise WeightsError(f"{name} could not be taken from Hugging Face: {reason}") from error
+    elif not name or not directory.is_dir():
+        raise WeightsError(
+            f"No model {name!r}: it is no known name ({NAME}), no directory, no GGUF file "
+            "and no Hugging Face id (org/name)."
+        )
+    elif not (directory / "config.json").exists() and (files := sorted(directory.glob("*.gguf"))):
+        raise WeightsError(f"{name} has GGUF files; name one of them, such as {files[0]}.")
+    read_config(directory)
+    return directory
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return config.json.
+
+    Raises:
+        WeightsError: it is missing, or no JSON object.
+    """
+    file = directory / "config.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise WeightsError(f"{directory} lacks config.json.") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise WeightsError(f"{file} is not valid JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise WeightsError(f"{file} is not a JSON object.")
+    return content
+
+
+def eos_of(config: Mapping[str, Any]) -> frozenset[int]:
+    """Return ``eos_token_id``: absent, one id, or a list of ids."""
+    value = config.get("eos_token_id")
+    return frozenset(value if isinstance(value, list) else [] if value is None else [value])
+
+
+PLAIN: dict[str, Any] = {  # settings of config.json, with the value that an absent one means
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "partial_rotary_factor": 1,
+    "quantization": None,
+    "quantization_config": None,
+}
+
+
+def is_plain_llama(config: Mapping[str, Any]) -> bool:
+    """Return whether a model is a Llama without a setting that ``llama_torch.py`` lacks."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return (
+        config.get("model_type") == "llama"
+        and all(config.get(name) in (None, value) for name, value in PLAIN.items())
+        and isinstance(rope, dict)
+        and rope.get("rope_type", rope.get("type", "default")) == "default"
+        and rope.get("partial_rotary_factor", 1) == 1
+    )
+
+
+def check_dtype(dtype: str, known: Mapping[str, object], library: str) -> None:
+    """Refuse a dtype that is neither ``auto`` nor ``known`` to the library.
+
+    ``auto`` is bfloat16 where the checkpoint's tensors are, and float32 for any other. (vLLM and
+    SGLang read it in config.json, keep float16, and make float16 of float32. Here auto means the
+    same on every device.)
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if dtype not in (AUTO, *known):
+        names = ", ".join([AUTO, *known])
+        raise ValueError(f"dtype is {dtype!r}, but with {library} it must be one of {names}.")
