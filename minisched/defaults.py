@@ -16,8 +16,7 @@ from .devices.cost import NO_COST, SIM_COST, CostModel
 from .devices.registry import load, open_device
 from .loops.design import LOOPS
 from .models.base import Model
-from .models.checkpoint import find_model
-from .models.registry import open_model
+from .models.registry import find_model, open_model
 from .models.tokenizer import ByteTokenizer, ChatTokenizer, TextCodec, Tokenizer, text_codec_of
 from .policy.rules import SPARED
 from .scheduler import SchedulerConfig

@@ -14,7 +14,8 @@ from ctypes.util import find_library
 from functools import partial
 from itertools import chain, cycle, islice
 
-from ..models.checkpoint import NAME, find_model
+from ..models.fetch import NAME
+from ..models.registry import find_model
 from .figures import (
     Ask,
     BenchCall,

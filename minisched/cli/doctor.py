@@ -7,8 +7,8 @@ from functools import partial
 
 from ..devices.registry import DEVICES, load, open_device
 from ..export.render_puml import find_renderer
-from ..models.checkpoint import NAME, find_model
-from ..models.registry import open_model
+from ..models.fetch import NAME
+from ..models.registry import find_model, open_model
 from .layout import JSON, print_json, say_table
 
 

@@ -1,4 +1,4 @@
-"""A model's directory in Hugging Face's form, found by a name, and the contents of its config.json.
+"""A model's directory in Hugging Face's form: its place, its config.json and its dtype.
 
 transformers or mlx-lm reads the weights, and reports what a directory lacks. ``is_plain_llama``
 recognizes a Llama that this project computes itself (``llama_torch.py``). A library computes
@@ -9,17 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..devices.base import reason_of
-
-NAME = "smollm2"  # the model that ``minisched fetch`` fetches
-BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
 AUTO = "auto"  # of dtypes: the checkpoint's own
-HUB_FILES = ["*.json", "*.jinja", "model*.safetensors"]
 
 
 class WeightsError(ValueError):
@@ -30,44 +24,6 @@ def model_home() -> Path:
     """Return the folder of fetched models: ``$MINISCHED_HOME``, or ``~/.cache/minisched``."""
     home = os.environ.get("MINISCHED_HOME")
     return Path(home).expanduser() if home else Path.home() / ".cache" / "minisched"
-
-
-def find_model(name_or_dir: str | Path) -> Path:
-    """Return the directory of ``smollm2``, of a path, or of a Hugging Face id ``org/name``.
-
-    A Hugging Face id is downloaded, or taken from the hub's cache. A GGUF file is converted once.
-
-    Raises:
-        WeightsError: there is no such model, or its directory lacks config.json.
-        FetchError: a GGUF file can't be converted.
-    """
-    name = str(name_or_dir).removeprefix(BY_LIBRARY)
-    directory = Path(name)
-    if directory.suffix == ".gguf":
-        from .fetch import find_converted
-
-        directory = find_converted(directory)
-    elif name == NAME:
-        directory = model_home() / name
-        if not directory.exists():
-            raise WeightsError(f"{name} is not on this machine yet; run: minisched fetch {name}")
-    elif re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) and not directory.is_dir():
-        from huggingface_hub import snapshot_download
-
-        try:
-            directory = Path(snapshot_download(name, allow_patterns=HUB_FILES))
-        except Exception as error:  # the hub's client raises many kinds, all meaning: not here
-            reason = reason_of(error)
-            raise WeightsError(f"{name} could not be taken from Hugging Face: {reason}") from error
-    elif not name or not directory.is_dir():
-        raise WeightsError(
-            f"No model {name!r}: it is no known name ({NAME}), no directory, no GGUF file "
-            "and no Hugging Face id (org/name)."
-        )
-    elif not (directory / "config.json").exists() and (files := sorted(directory.glob("*.gguf"))):
-        raise WeightsError(f"{name} has GGUF files; name one of them, such as {files[0]}.")
-    read_config(directory)
-    return directory
 
 
 def read_config(directory: Path) -> dict[str, Any]:

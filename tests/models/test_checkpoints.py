@@ -28,11 +28,11 @@ from minisched.bench.tiny_llama import write_tiny_llama
 from minisched.core import Request, SamplingParams
 from minisched.models import fetch as fetching
 from minisched.models import pretrained
-from minisched.models.checkpoint import WeightsError, find_model, is_plain_llama, read_config
+from minisched.models.checkpoint import WeightsError, is_plain_llama, read_config
 from minisched.models.fetch import GGUF, FetchError, fetch
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.pretrained import convert, load_pretrained
-from minisched.models.registry import open_model
+from minisched.models.registry import find_model, open_model
 from minisched.models.tokenizer import Tokenizer
 from tests.support import LLAMA3, many
 

@@ -18,9 +18,9 @@ from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
 from minisched.features.stop_strings import StopStrings
 from minisched.loops.run import run_loop
-from minisched.models.checkpoint import WeightsError, find_model, read_config
+from minisched.models.checkpoint import WeightsError, read_config
 from minisched.models.pretrained import end_ids, load_pretrained
-from minisched.models.registry import open_model
+from minisched.models.registry import find_model, open_model
 from minisched.models.tokenizer import (
     ByteTokenizer,
     StreamDecoder,
