@@ -35,6 +35,7 @@ from .checks.outputs import (
     read_outputs,
 )
 from .checks.overlap import is_profiled
+from .checks.reading import is_own_format, read_recorded
 from .checks.requirements import (
     Requirement,
     RequirementResult,
@@ -46,7 +47,6 @@ from .core.text import distinct
 from .defaults import in_words
 from .devices.registry import open_device
 from .export.by_step import by_step
-from .export.native import is_own_format, read_recorded, to_json
 from .export.notebook import NotebookPicture
 from .export.offence import offence_scene
 from .export.profiled_steps import profiled_steps
@@ -61,6 +61,7 @@ from .own_loops import OwnLoop, check_loops, in_each_process, is_own, known, typ
 from .sweep.workers import HERE, Workers, in_order, spread
 from .trace import Trace
 from .trace.files import UNPACKED_MIB, write_whole
+from .trace.native import to_json
 
 Checkable = Run | Trace | Comparison | str | Path | OwnLoop
 Again = Callable[[int, str], str]  # of a seed and a loop: the line that repeats the case

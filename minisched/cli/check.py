@@ -18,9 +18,9 @@ from ..checking import (
     law_rows,
 )
 from ..checks.overlap import is_profiled
+from ..checks.reading import read_recorded
 from ..checks.requirements import Requirement, requirement
 from ..devices.registry import open_device
-from ..export.native import read_recorded
 from ..export.profiled_steps import profiled_steps
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text

@@ -16,7 +16,6 @@ from ..export.chrome import to_chrome
 from ..export.explore import to_explore
 from ..export.html import to_html
 from ..export.motion import playing
-from ..export.native import to_json
 from ..export.pd_or_mixed import LOOPS as PD_OR_MIXED
 from ..export.pd_or_mixed import find_runs, rows
 from ..export.poster import poster
@@ -32,6 +31,7 @@ from ..loops.run import RunStopped, fresh
 from ..models.promise import kind_of
 from ..trace import Trace
 from ..trace.files import write_whole
+from ..trace.native import to_json
 from .exit import BAD_INPUT, complain
 from .layout import JSON, print_json, say, say_table, work_progress
 from .options import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
+from ..checks.reading import read_recorded
 from ..export.html import to_html
-from ..export.native import read_recorded
 from ..export.recipes import a_bit_of_everything
 from ..export.views import NothingToShow
 from ..loops.design import LOOPS, find_loop, own_line

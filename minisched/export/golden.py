@@ -18,9 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..topics import SAME_PICTURE, TOPICS
-from ..trace import Trace
+from ..trace import Trace, native
 from ..trace.files import write_whole
-from . import native
 from .by_step import by_step
 from .chinese import translated
 from .motion import playing

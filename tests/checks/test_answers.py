@@ -23,9 +23,8 @@ from minisched.checking import law_rows, verdict_on_cases
 from minisched.checks.judge import Finding, judge
 from minisched.checks.laws import LAWS, lacking
 from minisched.checks.many import CaseTally, Tried, case_of
-from minisched.export import native
 from minisched.museum.patch import Edit, put_in
-from minisched.trace import Act, Mark, Slice, Trace
+from minisched.trace import Act, Mark, Slice, Trace, native
 
 NO_WAIT = Edit(
     "worker.worker:Worker.launch_sample", "self.copy_stream.wait(step.next_token_ids)", "pass"

@@ -27,7 +27,6 @@ from minisched.devices.cost import MICROSECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.export.native import from_json, to_json
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.museum.blame import prompts_of, wrong_token
@@ -36,6 +35,7 @@ from minisched.museum.patch import Edit, put_in, swapped
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Trace
 from minisched.trace.events import is_forward
+from minisched.trace.native import from_json, to_json
 from tests.support import (
     AS_OF_0_5_21,
     EVERY_LOOP,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from minisched.checking import check_runs
-from minisched.export import native
-from minisched.export.native import read_recorded
+from minisched.checks.reading import read_recorded
 from minisched.export.recipes import RECIPES, trace_of
+from minisched.trace import native
 from tests.checks.edits import EDITS, SILENT
 
 

@@ -13,8 +13,8 @@ import pytest
 import minisched as ms
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
-from minisched.export import native
 from minisched.museum.patch import put_in
+from minisched.trace import native
 from tests.checks.test_answers import NO_WAIT
 
 TOKENS = {"a": [1, 2, 3], "b": [4, 5]}

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from minisched.checks.history import VALUE, PlayedOrder
 from minisched.checks.races import find_endless, find_pairs, find_races
-from minisched.export.native import check_program
 from minisched.trace import Act, Trace
+from minisched.trace.native import check_program
 from tests.support import many
 
 Lanes = dict[str, list[Act]]

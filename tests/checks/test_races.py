@@ -17,7 +17,6 @@ from minisched.checks.races import find_endless, find_races
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
-from minisched.export.native import NotATrace, from_json, to_json
 from minisched.export.offence import offence_scene
 from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import to_text
@@ -29,6 +28,7 @@ from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Recorder, Slice, Touch, Trace
 from minisched.trace.cells import cells_of
+from minisched.trace.native import NotATrace, from_json, to_json
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
 

@@ -11,7 +11,7 @@ import pytest
 
 import minisched as ms
 from minisched.checks.requirements import requirement
-from minisched.export import native
+from minisched.trace import native
 from tests.conftest import ROOT
 
 pytest_plugins = ["pytester"]

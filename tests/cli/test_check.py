@@ -17,8 +17,8 @@ import minisched as ms
 from minisched.checks import causes
 from minisched.checks.draw import CASES_EACH
 from minisched.cli.app import app
-from minisched.export.native import to_json
 from minisched.trace import Slice, Trace
+from minisched.trace.native import to_json
 from tests.conftest import ROOT
 
 GROUP: Any = typer.main.get_command(app)

@@ -15,11 +15,11 @@ from minisched.core import Request
 from minisched.core.text import printable
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
-from minisched.export import native
 from minisched.export.views import FORMS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.topics import TOPICS
+from minisched.trace import native
 from tests.support import tokens
 
 NAME = "\x1b]0;t\x07\x1b[2J\x00\u202eb\r\uffff"

@@ -24,10 +24,10 @@ from minisched.export.explore import (
     medians,
     to_explore,
 )
-from minisched.export.native import to_json
 from minisched.export.recipes import RECIPES, run_of, trace_of
 from minisched.export.views import NothingToShow
 from minisched.loops.design import LOOPS
+from minisched.trace.native import to_json
 from tests.support import browser, contrast, many, run_alone, watch
 
 __all__ = ["browser"]

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards
-from minisched.export import native
 from minisched.export.chrome import BOOKKEEPING, to_chrome
 from minisched.export.html import SCRIPTS, to_html
 from minisched.export.layout import View, lane_title, make_view, steady_views, view_of_steps
@@ -37,7 +36,7 @@ from minisched.export.scene_text import draw_row, to_text
 from minisched.export.svg_style import DESK
 from minisched.export.units import counted, exact, ms, tick_step
 from minisched.loops.design import LOOPS
-from minisched.trace import Edge, Mark, Slice, Trace
+from minisched.trace import Edge, Mark, Slice, Trace, native
 from tests.support import SVG, drawn_run, every, many, read_timing
 
 FILLS = {flat(name): name for name in [*PHASES, "other"]}

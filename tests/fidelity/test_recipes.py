@@ -12,7 +12,7 @@ import pytest
 
 from minisched.bench.peers.peer import environment, interpreter
 from minisched.checking import Check, check_runs
-from minisched.export.native import read_recorded
+from minisched.checks.reading import read_recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "lessons/site/docs/recipes.md").read_text("utf-8")

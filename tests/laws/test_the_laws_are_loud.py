@@ -27,12 +27,12 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.registry import library
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
-from minisched.export import native
 from minisched.loops.run import make_engine
 from minisched.models.hash import HashModel
 from minisched.museum.exhibit import case as written_case
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
+from minisched.trace import native
 from minisched.trace.marks import COMMON, KNOWN
 from tests.laws.faults import try_place
 from tests.laws.mutations.mutation import (

@@ -13,8 +13,6 @@ import minisched as ms
 from minisched.checks.identity import Difference
 from minisched.cli.compare import promise_json
 from minisched.comparison import verdict
-from minisched.export.native import from_json as read_trace
-from minisched.export.native import to_json
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.promise import (
     KEPT,
@@ -26,6 +24,8 @@ from minisched.models.promise import (
     read_kept,
 )
 from minisched.models.registry import open_model
+from minisched.trace.native import from_json as read_trace
+from minisched.trace.native import to_json
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -16,8 +16,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from minisched.checking import check_runs
-from minisched.export.native import read_recorded, to_json
+from minisched.checks.reading import read_recorded
 from minisched.export.recipes import trace_of
+from minisched.trace.native import to_json
 from tests.checks.test_foreign import as_rocpd
 from tests.support import OWN, browser, served, watch
 

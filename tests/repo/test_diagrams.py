@@ -20,7 +20,7 @@ import pytest
 
 from minisched.cli.diagrams import diagrams as command
 from minisched.core import Row, ScheduleBatch
-from minisched.export import golden, native, render_puml, tables
+from minisched.export import golden, render_puml, tables
 from minisched.export.golden import SCENES, makers
 from minisched.export.puml_style import LINK_STYLE, NEW, OLD
 from minisched.export.recipes import trace_of
@@ -30,6 +30,7 @@ from minisched.memory import PageCache
 from minisched.models.base import ForwardBatch
 from minisched.museum.picture import museum_makers
 from minisched.topics import TOPICS
+from minisched.trace import native
 
 ROOT = Path(__file__).resolve().parents[2]
 DIAGRAMS = ROOT / "diagrams"

@@ -13,7 +13,7 @@ import pytest
 
 import minisched
 from minisched.cli.exit import BAD_INPUT, INTERRUPTED, NOBODY_READS
-from minisched.export.native import COLUMNS, EVENTS, FORMAT, HEADER, OPTIONAL, VERSION
+from minisched.trace.native import COLUMNS, EVENTS, FORMAT, HEADER, OPTIONAL, VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "tests" / "repo" / "stable.txt"

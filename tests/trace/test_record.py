@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import minisched as ms
-from minisched.export.native import read
 from minisched.record import Recorder
 from minisched.trace import Trace
+from minisched.trace.native import read
 from tests.devices.fake_cuda import fake_cuda
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.devices.sim import SimDevice
-from minisched.export.native import check_program
 from minisched.models.base import slots_of
 from minisched.models.hash import HashModel
 from minisched.policy.rules import FREE_RULES
@@ -28,6 +27,7 @@ from minisched.replay.trace_file import BLOCK, MOST_TOKENS, BlockPrompt, TraceFi
 from minisched.trace import Trace
 from minisched.trace.cells import common, joined, spans_of
 from minisched.trace.events import is_host
+from minisched.trace.native import check_program
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, many, play, workloads
 
 # -- cells as text ---------------------------------------------------------------------------------

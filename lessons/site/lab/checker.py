@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minisched.checking import check_runs
-from minisched.export.native import read_recorded
+from minisched.checks.reading import read_recorded
 from minisched.export.scene_svg import to_svg
 
 MIB = 1 << 20

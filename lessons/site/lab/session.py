@@ -10,7 +10,7 @@ from report import chosen, report
 
 from minisched.comparison import Comparison
 from minisched.export.html import to_html
-from minisched.export.native import to_json
+from minisched.trace.native import to_json
 
 latest: dict[str, Any] = {}
 

@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from .. import record
-from ..checks.answers import Recorded
-from ..checks.foreign import OWN_STEPS, read_foreign
 from ..record import FORMAT, MAY_LACK, VERSION
-from ..trace import Act, Counter, Edge, Mark, Slice, Trace
-from ..trace.cells import spans_of
-from ..trace.events import is_forward
-from ..trace.files import UNPACKED_MIB, Hear, read_text, unheard, unpacked, write_whole
-from ..trace.marks import BadMark, check_events
+from . import Act, Counter, Edge, Mark, Slice, Trace
+from .cells import spans_of
+from .files import UNPACKED_MIB, read_text, write_whole
+from .marks import BadMark, check_events
 
 CLOCKS = ("virtual", "wall")
 EDGES = ("launch", "copy", "result", "token", "upload", "recv", "transfer")
@@ -260,64 +257,3 @@ def _are_cells(text: str) -> bool:
         return bool(spans_of(text)) and text == " ".join(text.split())
     except ValueError:
         return False
-
-
-# -- A recorded run of any program -----------------------------------------------------------------
-
-BEGINNING = 4096  # bytes that contain the name of our own format
-
-
-def is_own_format(path: Path) -> bool:
-    """Return whether a file is a trace in our own format.
-
-    Raises:
-        ValueError: the file can't be read.
-    """
-    try:
-        with unpacked(path) as file:
-            return f'"{FORMAT}"'.encode() in file.read(BEGINNING)
-    except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror}.") from error
-
-
-def read_recorded(
-    path: Path, step: str = "", hear: Hear = unheard, device_lane: str = "",
-    unpacked_mib: int = UNPACKED_MIB,
-) -> Recorded:  # fmt: skip
-    """Return a run in our own format, or of another program's profiler.
-
-    ``step`` is the name of the ranges that are steps in a profiler's trace. ``device_lane`` is the
-    lane that is the device's; in a profiler's trace also a thread, or a range. ``hear`` receives
-    the number of bytes read. A file in gzip may unpack to ``unpacked_mib`` MiB.
-
-    Raises:
-        ValueError: the file can't be read, is none of them, or has no such range or lane.
-    """
-    is_own = is_own_format(path)
-    try:
-        if is_own and step:
-            raise ValueError(f"{path}: {OWN_STEPS}")
-        if is_own:
-            trace = read(path, unpacked_mib)
-            return Recorded(str(path), with_device_lane(trace, device_lane, str(path)))
-        return read_foreign(path, step, hear, device_lane, unpacked_mib)
-    except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror}.") from error
-
-
-def with_device_lane(trace: Trace, lane: str, source: str) -> Trace:
-    """Rename a lane of a trace, so that it is the device's; without a name it stays as it is.
-
-    Raises:
-        ValueError: ``source`` has no such lane.
-    """
-    lanes = sorted({item.lane for item in trace.slices} | {act.lane for act in trace.program})
-    if not lane or (lane in lanes and is_forward(lane)):
-        return trace
-    if lane not in lanes:
-        here = ", ".join(lanes)
-        raise ValueError(f"{source}: --device-lane {lane} names no lane; the lanes are {here}.")
-    name = f"{lane} forward" if any(map(is_forward, lanes)) else "forward"
-    slices = (replace(it, lane=name) if it.lane == lane else it for it in trace.slices)
-    program = (replace(act, lane=name) if act.lane == lane else act for act in trace.program)
-    return replace(trace, slices=tuple(slices), program=tuple(program))
