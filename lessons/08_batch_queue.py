@@ -30,9 +30,9 @@
 
 # %%
 from minisched import learn
-from minisched.export.recipes import trace_of
 from minisched.loops.vllm import vllm_batch_queue, vllm_step
 from minisched.loops.vllm_async import is_length_foreseen
+from minisched.recipes import trace_of
 from minisched.relay.prev_sampled import PrevSampled
 
 # %% [markdown]

@@ -30,9 +30,9 @@
 
 # %%
 from minisched import learn
-from minisched.export.recipes import trace_of
 from minisched.loops.mindie_placeholder import PlaceholderLedger, mindie_single
 from minisched.loops.mindie_plugin import PluginManager
+from minisched.recipes import trace_of
 from minisched.relay.placeholder_fill import FillDevice
 
 # %% [markdown]

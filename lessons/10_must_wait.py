@@ -32,9 +32,9 @@
 import minisched as ms
 from minisched import learn
 from minisched.core import SamplingParams
-from minisched.export.recipes import trace_of
 from minisched.features.history import _lacks
 from minisched.loops.overlap import overlap
+from minisched.recipes import trace_of
 from minisched.worker import Step
 from minisched.worker.verify import count_accepted
 

@@ -15,10 +15,10 @@ from zlib import crc32
 from minisched.checks.overlap import measure
 from minisched.export.by_step import by_step
 from minisched.export.looks import LIGHT, css
-from minisched.export.recipes import trace_of
 from minisched.export.scene import Lanes
 from minisched.export.svg_page import width_of
 from minisched.export.svg_style import FONT, painted, style_of
+from minisched.recipes import trace_of
 
 WIDTH, HEIGHT = 1200, 630  # pixels
 PNG = Path(__file__).parent / "static" / "card.png"

@@ -19,7 +19,6 @@ from ..export.motion import playing
 from ..export.pd_or_mixed import LOOPS as PD_OR_MIXED
 from ..export.pd_or_mixed import find_runs, rows
 from ..export.poster import poster
-from ..export.recipes import RECIPES
 from ..export.runs import compare as compare_runs
 from ..export.runs import timing
 from ..export.scene_puml import to_puml
@@ -29,6 +28,7 @@ from ..export.views import NothingToShow
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
 from ..models.promise import kind_of
+from ..recipes import RECIPES
 from ..trace import Trace
 from ..trace.files import write_whole
 from ..trace.native import to_json

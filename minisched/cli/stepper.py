@@ -9,10 +9,10 @@ import typer
 
 from ..checks.reading import read_recorded
 from ..export.html import to_html
-from ..export.recipes import a_bit_of_everything
 from ..export.views import NothingToShow
 from ..loops.design import LOOPS, find_loop, own_line
 from ..own_loops import add_loop
+from ..recipes import a_bit_of_everything
 from ..trace import Trace
 from ..trace.files import write_whole
 from .options import setting

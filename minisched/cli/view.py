@@ -8,9 +8,9 @@ from pathlib import Path
 import typer
 
 from ..checks.reading import read_recorded
-from ..export.recipes import RECIPES, trace_of
 from ..export.scene_text import LEAST
 from ..export.views import NothingToShow, draw, parts_of
+from ..recipes import RECIPES, trace_of
 from ..topics import TOPICS
 from ..trace.files import write_whole
 from ..trace.native import to_json

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..recipes import RECIPES, run_of, trace_of
 from ..topics import SAME_PICTURE, TOPICS
 from ..trace import Trace, native
 from ..trace.files import write_whole
@@ -27,7 +28,6 @@ from .one_token import one_token
 from .pictures import compare, stages, waits
 from .pictures.stories import STORIES
 from .poster import poster
-from .recipes import RECIPES, run_of, trace_of
 from .render_puml import Renderer, find_renderer, has_driver, in_dark_too, render, render_by_driver
 from .scene import Scene
 from .scene_puml import to_puml

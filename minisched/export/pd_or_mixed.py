@@ -11,9 +11,9 @@ from ..checks.overlap import measure, union, within
 from ..core import Request
 from ..engine.metrics import Percentiles
 from ..loops.run import Run
+from ..recipes import Recipe
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
-from .recipes import Recipe
 from .units import ms
 
 LOOPS = ("pd", "mixed")

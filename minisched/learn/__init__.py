@@ -10,16 +10,15 @@ module           what it gives
 ``score``        three fixed workloads, and the figures of a loop on them
 ``small_engine`` an engine of nano-vllm's shape, for lesson 14
 ``slides``       a lesson as slides, without its solutions
+``outputs``      what a cell shows: a table, and lines of the package
 ``report``       a page on all answers of a learner, each checked again
 ``keep``         ``mine.py``, the file with the right answers; hints
 ================ =================================================================================
 
 Only the standard library is needed, and IPython nowhere: what a cell shows has ``_repr_html_``
-(``export/notebook.py``).
+(``outputs.py``).
 """
 
-from ..export.notebook import Table
-from ..export.notebook import excerpt as show
 from .exercises.l02_future_map import inputs_sent
 from .exercises.l11_reviewer import (
     acts,
@@ -32,6 +31,8 @@ from .exercises.l12_your_engine import device_ops, host_calls, joined, profile, 
 from .exercises.l14_into_an_engine import trace_of_engine
 from .grade import check
 from .keep import hint
+from .outputs import Table
+from .outputs import excerpt as show
 from .runs import simulate, table, timing, view
 
 __all__ = [

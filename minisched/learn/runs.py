@@ -10,7 +10,7 @@ from ..checks.overlap import measure
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, of_milliseconds
 from ..devices.registry import open_device
-from ..export.notebook import NotebookPicture, Table, traces_of
+from ..export.notebook import NotebookPicture, traces_of
 from ..export.runs import compare
 from ..export.scene_svg import to_svg
 from ..export.views import draw
@@ -18,6 +18,7 @@ from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import Edge, Slice, Trace
+from .outputs import Table
 
 # -- A run with given costs of host, device and copy, in milliseconds a step -----------------------
 

@@ -12,7 +12,7 @@ import pytest
 
 from minisched.checking import check_runs
 from minisched.checks.reading import read_recorded
-from minisched.export.recipes import RECIPES, trace_of
+from minisched.recipes import RECIPES, trace_of
 from minisched.trace import native
 from tests.checks.edits import EDITS, SILENT
 

@@ -15,7 +15,7 @@ from minisched.checks.overlap import forwards, measure
 from minisched.export.answer import FIRST, families, first_runs, opening, verdict
 from minisched.export.html import to_html
 from minisched.export.pictures.compare import DESIGNS
-from minisched.export.recipes import run_of, trace_of
+from minisched.recipes import run_of, trace_of
 from minisched.trace import Trace
 from tests.support import SVG, browser, watch
 

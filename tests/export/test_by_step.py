@@ -20,11 +20,11 @@ from minisched.export.by_step import (
 )
 from minisched.export.layout import make_view
 from minisched.export.poster import SAYS
-from minisched.export.recipes import trace_of
 from minisched.export.scene import LaneItem, Lanes, Scene
 from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import to_text
 from minisched.export.svg_style import PHONE, SLIDE
+from minisched.recipes import trace_of
 from minisched.trace.events import is_forward
 from tests.support import Picture, check_picture
 

@@ -24,9 +24,9 @@ from minisched.export.explore import (
     medians,
     to_explore,
 )
-from minisched.export.recipes import RECIPES, run_of, trace_of
 from minisched.export.views import NothingToShow
 from minisched.loops.design import LOOPS
+from minisched.recipes import RECIPES, run_of, trace_of
 from minisched.trace.native import to_json
 from tests.support import browser, contrast, many, run_alone, watch
 

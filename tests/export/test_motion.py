@@ -10,10 +10,10 @@ from playwright.sync_api import Browser, Page
 
 from minisched.export.motion import FADE, LANE, PLAYS, STANDS, playing
 from minisched.export.poster import poster
-from minisched.export.recipes import trace_of
 from minisched.export.runs import compare
 from minisched.export.scene import Curve, Part, Scene
 from minisched.export.scene_svg import to_svg
+from minisched.recipes import trace_of
 from tests.support import Picture, browser, check_picture, watch
 
 __all__ = ["browser"]

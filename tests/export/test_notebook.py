@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, expect
 import minisched as ms
 from minisched.comparison import Comparison
 from minisched.export.notebook import MOST_STRIPS, NotebookPicture, show
-from minisched.export.recipes import trace_of
+from minisched.recipes import trace_of
 from tests.support import browser, watch
 
 assert browser  # the fixture

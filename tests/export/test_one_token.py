@@ -8,9 +8,9 @@ import pytest
 
 from minisched.export.one_token import CELLS, TokenWay, finding, one_token, way_of
 from minisched.export.pictures.compare import RELAYS as LOOPS
-from minisched.export.recipes import run_of
 from minisched.export.scene import Lanes
 from minisched.export.views.marks import NothingToShow
+from minisched.recipes import run_of
 from minisched.relay import RELAYS
 
 

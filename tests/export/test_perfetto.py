@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from minisched.export.chrome import BOOKKEEPING, EVENTS, to_chrome
 from minisched.export.layout import lane_title
-from minisched.export.recipes import RECIPES
+from minisched.recipes import RECIPES
 from tests.support import FAR, browser, served
 
 __all__ = ["browser"]

@@ -21,8 +21,8 @@ from minisched.checks.overlap import forwards
 from minisched.export.html import FLAGS, to_html
 from minisched.export.layout import make_view
 from minisched.export.notebook import show
-from minisched.export.recipes import RECIPES
 from minisched.export.state import panels
+from minisched.recipes import RECIPES
 from minisched.trace import Mark, Slice, Trace
 from tests.support import browser, watch
 

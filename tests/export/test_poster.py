@@ -11,9 +11,9 @@ import pytest
 from minisched.checks.overlap import measure
 from minisched.export.pictures.compare import DESIGNS
 from minisched.export.poster import Kind, poster, settled_in
-from minisched.export.recipes import run_of
 from minisched.export.scene import Lanes, Scene
 from minisched.export.scene_svg import to_svg
+from minisched.recipes import run_of
 from minisched.trace import Trace
 
 LOOPS = (*DESIGNS, "vllm_pp4")

@@ -21,11 +21,11 @@ from minisched.cli.diagrams import diagrams as regenerate
 from minisched.export import golden, render_puml
 from minisched.export.looks import SHARES
 from minisched.export.pictures.stages import row_of, works
-from minisched.export.recipes import RECIPES, run_of
 from minisched.export.render_puml import ADVICE, RenderError, find_renderer, render
 from minisched.export.story import events
 from minisched.export.views import draw
 from minisched.export.views.steps import requests_in
+from minisched.recipes import RECIPES, run_of
 from minisched.topics import TOPICS
 
 # -- stories ---------------------------------------------------------------------------------------

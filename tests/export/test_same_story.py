@@ -27,7 +27,6 @@ from minisched.export.chrome import BOOKKEEPING, to_chrome
 from minisched.export.html import SCRIPTS, to_html
 from minisched.export.layout import View, lane_title, make_view, steady_views, view_of_steps
 from minisched.export.looks import PHASES, flat, glyph
-from minisched.export.recipes import trace_of
 from minisched.export.runs import compare, side_by_side, timing
 from minisched.export.scene import LaneItem, LaneRow
 from minisched.export.scene_puml import to_puml
@@ -36,6 +35,7 @@ from minisched.export.scene_text import draw_row, to_text
 from minisched.export.svg_style import DESK
 from minisched.export.units import counted, exact, ms, tick_step
 from minisched.loops.design import LOOPS
+from minisched.recipes import trace_of
 from minisched.trace import Edge, Mark, Slice, Trace, native
 from tests.support import SVG, drawn_run, every, many, read_timing
 

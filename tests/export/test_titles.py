@@ -12,9 +12,9 @@ from minisched.export.by_step import by_step
 from minisched.export.layout import shown, steady_views
 from minisched.export.pictures.compare import DESIGNS
 from minisched.export.poster import settled_in
-from minisched.export.recipes import run_of, trace_of
 from minisched.export.runs import TIE, compare, timing
 from minisched.export.views import MORE_STEPS, STEPS
+from minisched.recipes import run_of, trace_of
 from minisched.topics import TOPICS
 from minisched.trace import Trace
 

@@ -18,7 +18,6 @@ from minisched.devices.cost import CostModel
 from minisched.engine.engine import Engine
 from minisched.export.looks import flat, glyph
 from minisched.export.puml_style import creole
-from minisched.export.recipes import run_of
 from minisched.export.scene import Curve, LaneRow, Lanes, Scene, axis_of
 from minisched.export.state import Stay, panels_of, up_to
 from minisched.export.units import ms
@@ -30,6 +29,7 @@ from minisched.export.views.page_allocator import scene as page_allocator_scene
 from minisched.export.views.radix_cache import box_of, changes_of, choose
 from minisched.export.views.steps import forwards_of, opening
 from minisched.memory import PageAllocator, ReqToTokenPool
+from minisched.recipes import run_of
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
 from tests.support import Forms, drawn_run, forms_of, many, read_timing

@@ -17,12 +17,12 @@ from minisched.checks.overlap import forwards, measure
 from minisched.export.layout import in_turns, shown
 from minisched.export.looks import DARK, LIGHT, LOOKS, ON_DARK, OWNERS, PHASES, flat, glyph
 from minisched.export.pictures.stages import attention, mixed_batch
-from minisched.export.recipes import trace_of
 from minisched.export.runs import finding
 from minisched.export.scene_svg import to_svg
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.loops.design import LOOPS
+from minisched.recipes import trace_of
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace
 from tests.support import Picture, contrast, drawn_run, every, forms_of, many

@@ -14,12 +14,12 @@ from minisched.checks.causes import lost_ns
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.export.recipes import trace_of
 from minisched.features.history import wishes_of
 from minisched.grammar.regex import TokenGrammar
 from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
+from minisched.recipes import trace_of
 from minisched.trace import Mark, Trace
 from tests.support import LOOP_OPTIONS, VOCAB, demanding, many, play
 

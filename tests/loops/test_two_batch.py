@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from minisched.core import ForwardMode, Request, ScheduleBatch
 from minisched.devices.cost import MILLISECOND, CostModel
 from minisched.devices.sim import SimDevice
-from minisched.export.recipes import trace_of
 from minisched.export.views import NothingToShow, draw
 from minisched.loops.run import run_loop
 from minisched.loops.two_batch import LEAST_PERCENT, TwoBatchWorker, split_token_index, tokens_of
 from minisched.models.hash import HashModel
+from minisched.recipes import trace_of
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.trace.events import ALL_TO_ALL

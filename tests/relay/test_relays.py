@@ -12,9 +12,9 @@ from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice, Vector
-from minisched.export.recipes import RECIPES
 from minisched.models.base import flatten
 from minisched.models.hash import HashModel
+from minisched.recipes import RECIPES
 from minisched.relay import (
     RELAYS,
     FillHost,

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from minisched.checking import check_runs
 from minisched.checks.reading import read_recorded
-from minisched.export.recipes import trace_of
+from minisched.recipes import trace_of
 from minisched.trace.native import to_json
 from tests.checks.test_foreign import as_rocpd
 from tests.support import OWN, browser, served, watch

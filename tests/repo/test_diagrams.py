@@ -23,12 +23,12 @@ from minisched.core import Row, ScheduleBatch
 from minisched.export import golden, render_puml, tables
 from minisched.export.golden import SCENES, makers
 from minisched.export.puml_style import LINK_STYLE, NEW, OLD
-from minisched.export.recipes import trace_of
 from minisched.export.render_puml import DRIVER
 from minisched.loops.design import LOOPS
 from minisched.memory import PageCache
 from minisched.models.base import ForwardBatch
 from minisched.museum.picture import museum_makers
+from minisched.recipes import trace_of
 from minisched.topics import TOPICS
 from minisched.trace import native
 

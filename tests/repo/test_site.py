@@ -34,10 +34,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from minisched.checks.overlap import measure, step_intervals
 from minisched.comparison import compare_loops
-from minisched.export.recipes import trace_of
 from minisched.learn.exercise import exercises, find
 from minisched.models.hash import HashModel
 from minisched.museum import exhibits
+from minisched.recipes import trace_of
 from minisched.topics import TOPICS
 from minisched.trace.native import to_json
 from tests.support import OWN, SVG, Picture, browser, many, served, watch

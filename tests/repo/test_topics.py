@@ -74,7 +74,7 @@ PACKAGE = ROOT / "minisched"
 TIERS = (
     "core, record.py, record_torch.py, trace, memory, policy, scheduler, "
     "devices models relay speculative grammar, "
-    "worker, engine, features, loops, checks, topics.py, export replay, "
+    "worker, engine, features, loops, checks, topics.py, recipes.py, export replay, "
     "comparison.py defaults.py, sweep, bench, fidelity museum, learn, "
     "own_loops.py, checking.py, cli pytest_plugin.py, __init__.py __main__.py"
 )

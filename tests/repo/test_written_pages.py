@@ -26,7 +26,6 @@ from minisched.devices.sim import SimDevice, SimStream, VectorArrays
 from minisched.export.layout import settled
 from minisched.export.pd_or_mixed import both, figures_of, rows
 from minisched.export.pictures.waits import FEATURES, run_with
-from minisched.export.recipes import RECIPES, SPLIT, Recipe, a_bit_of_everything, run_of, tokens
 from minisched.export.units import ms
 from minisched.loops.design import LOOPS, find_loop
 from minisched.loops.pd import Link
@@ -34,6 +33,7 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.policy.rules import Rules, rules_of_admission
 from minisched.policy.systems import RULES, find_rules
+from minisched.recipes import RECIPES, SPLIT, Recipe, a_bit_of_everything, run_of, tokens
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 from minisched.trace.events import is_host

@@ -13,7 +13,7 @@ from .repository import ROOT, text
 
 LAYERS = (
     "nano", "core", "record", "record_torch", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar",
-    "speculative", "relay", "worker", "engine", "features", "loops", "checks", "topics", "replay", "export",
+    "speculative", "relay", "worker", "engine", "features", "loops", "checks", "topics", "recipes", "replay", "export",
     "fidelity", "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking",
     "own_loops", "pytest_plugin", "minisched",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from minisched.export.explore import to_explore
 from minisched.export.html import to_html
-from minisched.export.recipes import run_of, trace_of
+from minisched.recipes import run_of, trace_of
 from minisched.trace import Trace
 
 

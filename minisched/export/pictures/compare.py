@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ...recipes import run_of
 from ...trace import Trace
 from ..by_step import by_step
 from ..layout import steady_views
 from ..one_token import finding, one_token, way_of
-from ..recipes import run_of
 from ..scene import Scene
 from ..units import ms
 

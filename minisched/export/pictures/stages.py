@@ -14,12 +14,12 @@ from ...loops.design import find_loop
 from ...loops.run import Run, make_engine
 from ...models.base import equal_extents
 from ...models.hash import HashModel
+from ...recipes import RECIPES, Recipe, asked
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ...trace.sides import one_side, sides
 from ..layout import make_view
 from ..pd_or_mixed import both, pause
-from ..recipes import RECIPES, Recipe, asked
 from ..runs import LEGEND, lanes_of
 from ..scene import CellGrid, Data, GridCell, LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals

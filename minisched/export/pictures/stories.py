@@ -11,13 +11,13 @@ from ...loops.mindie_placeholder import PlaceholderLedger
 from ...loops.mindie_plugin import ModelOutput, PluginManager
 from ...loops.vllm import execute_model, sample_tokens, update_from_output
 from ...models.base import ForwardBatch
+from ...recipes import recipe, run_of, trace_of
 from ...relay.future_map import FutureMapRing
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
 from ...trace import Trace
 from ..layout import make_view, shown, view_of_steps
 from ..puml_style import Actor, Code
-from ..recipes import recipe, run_of, trace_of
 from ..story import Chapter, Story, to_story
 
 COPY_STREAM = Actor("copy stream", "device")

@@ -11,10 +11,10 @@ from ...checks.history import many
 from ...core import Request
 from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ...models.hash import HashModel
+from ...recipes import Recipe, tokens
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ..layout import View, steady_views
-from ..recipes import Recipe, tokens
 from ..runs import side_by_side
 from ..scene import Scene
 from ..units import ms

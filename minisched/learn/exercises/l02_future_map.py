@@ -10,7 +10,6 @@ from ...checks.history import many
 from ...checks.judge import judge
 from ...checks.overlap import forwards
 from ...devices.base import Array, Buffer
-from ...export.notebook import Table
 from ...export.offence import offence_scene
 from ...export.scene_svg import to_svg
 from ...export.views.marks import named, number, word
@@ -23,6 +22,7 @@ from ...relay.base import RelayShape
 from ...relay.future_map import FutureMapRing
 from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..guard import Mistake
+from ..outputs import Table
 from ..runs import VOCAB
 
 # -- What the host sends, in a table -----------------------------------------------------------

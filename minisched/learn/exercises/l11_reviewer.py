@@ -10,13 +10,14 @@ from typing import Any
 from ...checks.draw import draw, read_design
 from ...checks.history import PlayedOrder, many, order_of
 from ...checks.judge import judge
-from ...export.notebook import NotebookPicture, Table
+from ...export.notebook import NotebookPicture
 from ...museum import find
 from ...trace import Act, Edge, Trace
 from ...trace.cells import spans_of
 from ...trace.events import lane_words
 from ..exercise import Exercise, Pure
 from ..guard import unwatched
+from ..outputs import Table
 from ..runs import Box, boxes, timing
 
 Step = tuple[str, str, Any]  # a lane, what it did, and to which op, or to which cells of memory

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from ..core import Request, SamplingParams
-from ..devices.base import Device
-from ..devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
-from ..devices.registry import open_device
-from ..loops.run import Run, fresh, run_loop
-from ..models.hash import HashModel
-from ..scheduler import SchedulerConfig
-from ..trace import Trace
-from ..trace.cells import spans_of
+from .core import Request, SamplingParams
+from .devices.base import Device
+from .devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
+from .devices.registry import open_device
+from .loops.run import Run, fresh, run_loop
+from .models.hash import HashModel
+from .scheduler import SchedulerConfig
+from .trace import Trace
+from .trace.cells import spans_of
 
 
 @dataclass(frozen=True)
