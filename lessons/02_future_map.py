@@ -171,7 +171,7 @@ learn.show(mini_overlap, "while True")
 # them: the same tokens, in nearly the same time (one copies the prompts first).
 
 # %%
-relays = ["ring", "pool", "token_pool", "prev_sampled", "fill_device"]
+relays = ["ring", "pool", "token_pool", "prev_sampled", "request_state", "fill_device"]
 runs = [learn.simulate("overlap", requests=2, new_tokens=6, relay=relay) for relay in relays]
 learn.table(*runs, names=relays)
 
@@ -182,6 +182,7 @@ learn.table(*runs, names=relays)
 # | `pool` | SGLang today, the same file | in the slot of its row |
 # | `token_pool` | [mini-sglang](https://github.com/sgl-project/mini-sglang), `scheduler/scheduler.py` | at its position, in a copy of all tokens on the device |
 # | `prev_sampled` | [vLLM](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py), `prev_sampled_token_ids` | in the last step's output; the host writes -1 |
+# | `request_state` | vLLM's newer runner, [`v1/worker/gpu/states.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu/states.py) | in the slot of its request; the host writes nothing |
 # | `fill_device` | MindIE-LLM, `plugins/plugin_manager.py`, an experimental path | the same, filled in by row |
 #
 # And exercise 1 as it stood at first is a published bug, too: in [vLLM

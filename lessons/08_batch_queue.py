@@ -10,7 +10,7 @@
 #     name: python3
 #   minisched:
 #     title: A queue of batches
-#     topics: [vllm_batch_queue, vllm_step, vllm_pp, prev_sampled, two_batch]
+#     topics: [vllm_batch_queue, vllm_step, vllm_pp, prev_sampled, request_state, two_batch]
 #     extras: [lessons]
 #     minutes: 30
 # ---
@@ -34,6 +34,7 @@ from minisched.loops.vllm import vllm_batch_queue, vllm_step
 from minisched.loops.vllm_async import is_length_foreseen
 from minisched.recipes import trace_of
 from minisched.relay.prev_sampled import PrevSampled
+from minisched.relay.request_state import RequestState
 
 # %% [markdown]
 # ## A run
@@ -150,6 +151,23 @@ learn.view("prev_sampled", trace_of("prev_sampled"))
 
 # %%
 learn.show(PrevSampled._plan, "if not targets", look_at=('"slice"', '"scatter"'))
+
+# %% [markdown]
+# vLLM's *model runner v2* (March 2026) needs neither -1 nor a new place. Each request has a slot on
+# the device, with its prompt, its number of computed tokens and its last sampled token. The rows of a
+# batch move, the slots stay. The host sends only the slot of each row, and the device finds the
+# input there.
+
+# %%
+learn.view("request_state", trace_of("request_state"))
+
+# %% [markdown]
+# A slot is used again without waiting, because one stream has the order: d gets the slot of b. The
+# slot must be filled before it is read
+# ([#39833](https://github.com/vllm-project/vllm/pull/39833) is what happened otherwise).
+
+# %%
+learn.show(RequestState.resolve_future, "# prepare", look_at=("sampled = ",))
 
 # %% [markdown]
 # ## Exercise 3: who is left out? · 3 lines

@@ -220,6 +220,14 @@ RECIPES = {
         SPLIT,
         kv_tokens=128,
     ),
+    # a long prompt in chunks (a), a slot that is used again (b's by d), and rows that move up while
+    # slots stay
+    "request_state": recipe(
+        "vllm_async:request_state",
+        "a: 10-25 -> 9; b: 30-35 -> 4; c: 50-55 -> 7; d at 55: 70-73 -> 4",
+        SPLIT,
+        kv_tokens=128, chunked_prefill_size=12,
+    ),
     **{
         loop: a_bit_of_everything(loop)
         for loop in (

@@ -16,6 +16,7 @@ TOPICS = {  # topic -> its code, a module in minisched/
     "lazy_chain": "relay/lazy_chain",
     "placeholder_fill": "relay/placeholder_fill",
     "prev_sampled": "relay/prev_sampled",
+    "request_state": "relay/request_state",
     "generation_batch_result": "worker/worker",
     "grammar_manager": "features/history",
     "serial": "loops/serial",

@@ -150,7 +150,7 @@ learn.show(mini_overlap, "while True")
 # 其他系统对同一个问题有其他答案。这里同样的请求用每一种运行：token 相同，时间几乎相同（其中一个先复制 prompt）。
 
 # %%
-relays = ["ring", "pool", "token_pool", "prev_sampled", "fill_device"]
+relays = ["ring", "pool", "token_pool", "prev_sampled", "request_state", "fill_device"]
 runs = [learn.simulate("overlap", requests=2, new_tokens=6, relay=relay) for relay in relays]
 learn.table(*runs, names=relays)
 
@@ -161,6 +161,7 @@ learn.table(*runs, names=relays)
 # | `pool` | 今天的 SGLang，同一个文件 | 在它那一行的槽位 |
 # | `token_pool` | [mini-sglang](https://github.com/sgl-project/mini-sglang)，`scheduler/scheduler.py` | 在它的位置，在设备上全部 token 的副本里 |
 # | `prev_sampled` | [vLLM](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py)，`prev_sampled_token_ids` | 在上一步的输出里；主机写 -1 |
+# | `request_state` | vLLM 的新 runner，[`v1/worker/gpu/states.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu/states.py) | 在它的请求的槽位里；主机什么也不写 |
 # | `fill_device` | MindIE-LLM，`plugins/plugin_manager.py`，一条实验路径 | 同上，按行填入 |
 #
 # 练习 1 最初的样子也是一个公开过的 bug：在 [vLLM #46899](https://github.com/vllm-project/vllm/pull/46899) 里，过时的 -1 占位符

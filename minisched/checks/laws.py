@@ -524,9 +524,10 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
 # Races are found from declared accesses. An undeclared access hides a race, and a declared access
 # that never happens reports a false one.
 
-NO_MEMORY = ("value", "inputs", "pinned")  # inputs and outputs of ops, not memory of a device
-IN_VAIN = ("future map", "last tokens")  # cell 0: read and discarded for every known token
-DUMP = {"token pool": {0}}  # the target of samples without meaning
+NO_MEMORY = ("value", "inputs", "pinned", "uva buffer")  # of ops, or of the host
+# cell 0: read and discarded for every token from elsewhere, and the target of other samples
+IN_VAIN = ("future map", "last tokens", "all token ids", "last sampled")
+DUMP = ("token pool", "last sampled")
 STAND_IN = "page table"  # the op that replaces a lost step: it touches less than the step
 SENT, LANDED = "prefill kv", "decode kv"  # both ends of a ``pd`` transfer
 
@@ -586,7 +587,7 @@ class Touched:
             unread = cells.found - told - ({0} if name.endswith(IN_VAIN) else set())
             if op in stand_ins or (drafts and failed):
                 unread = set()
-            unwritten = cells.written - claimed.written - DUMP.get(name, set())
+            unwritten = cells.written - claimed.written - ({0} if name.endswith(DUMP) else set())
             is_exact = op in steps and steps[op] not in failed and not drafts
             for verb, unsaid, in_vain in (
                 ("read", unread, claimed.read - cells.read),

@@ -96,7 +96,7 @@ FILES: dict[str, Callable[[], str]] = {  # by path
 }
 OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
-    "token_pool", "placeholder_fill", "prev_sampled",
+    "token_pool", "placeholder_fill", "prev_sampled", "request_state",
 }  # fmt: skip
 TEXT_ONLY = {"batches", "scheduler"}
 HASHES = "traces/hashes.txt"

@@ -67,6 +67,7 @@ CELLS = {  # a relay's mark, and its attribute for the cell; of several numbers 
     "pool": ("future slots", "the cell of row {slots}"),
     "token_pool": ("token pool", "row {rows}, position {writes}"),
     "prev_sampled": ("prev sampled", "prev_sampled[{sources}]"),
+    "request_state": ("request state", "slot {slots}, last sampled"),
     "chain": ("lazy tokens", "array of step {source}, place {places}"),
     "fill_device": ("placeholder fill", "last tokens, row {rows}"),
     "fill_host": ("placeholder fill", "-1 in row {rows}, host"),
@@ -100,9 +101,9 @@ def way_of(trace: Trace) -> TokenWay:
             raise NothingToShow(f"{trace.loop}: no {name} was marked at step {step}.")
         first = {name: str(value).partition(" ")[0] for name, value in mark.attrs.items()}
         cell, promised = words.format_map(first), mark.time
-    if relay in ("prev_sampled", "chain", "fill_device"):
+    if relay in ("prev_sampled", "request_state", "chain", "fill_device"):
         promised = one["launch", this.step].start  # with the step's own output
-    if relay in ("pool", "prev_sampled", "fill_device"):
+    if relay in ("pool", "prev_sampled", "request_state", "fill_device"):
         gone = one["sample", after.step].end
     elif relay == "host":
         names += [("prepare", after.step), ("launch", after.step)]

@@ -29,7 +29,7 @@ from ..worker import Worker
 Turns = Iterator[ScheduleBatch | NoBatch]
 Loop = TypeVar("Loop", bound=Callable[..., Turns])
 
-OTHERS = ("token_pool", "prev_sampled", "fill_device")
+OTHERS = ("token_pool", "prev_sampled", "request_state", "fill_device")
 """Relays of other designs. They fit a loop with two steps in flight if the worker binds and
 launches its steps. They may not fit where a thread or another engine does a part of that."""
 

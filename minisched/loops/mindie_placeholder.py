@@ -37,7 +37,7 @@ MAX_ASYNC_SCHEDULE_TIMES = 1  # the gate: calls that may be outstanding
 
 @design(
     follows="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
-    relays=("host", "fill_device", "ring", "pool", "token_pool", "prev_sampled"),
+    relays=("host", "fill_device", "ring", "pool", "token_pool", "prev_sampled", "request_state"),
     overrun=1,
     refuses=MINDIE_REFUSES,
 )
@@ -230,7 +230,7 @@ DEPTH = 2
 
 @design(
     follows="a proposal: MindIE-LLM's two layers as one pipeline",
-    relays=("fill_device", "ring", "pool", "token_pool", "prev_sampled"),
+    relays=("fill_device", "ring", "pool", "token_pool", "prev_sampled", "request_state"),
     depth=DEPTH,
     refuses=MINDIE_REFUSES,
 )

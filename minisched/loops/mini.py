@@ -129,7 +129,7 @@ def mini_normal(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
 
 @design(
     follows="mini-sglang scheduler/scheduler.py:overlap_loop",
-    relays=("token_pool", "ring", "pool", "prev_sampled", "fill_device"),
+    relays=("token_pool", "ring", "pool", "prev_sampled", "request_state", "fill_device"),
     depth=2,
     rules="mini-sglang",
     worker=UploadWorker,

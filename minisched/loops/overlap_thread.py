@@ -25,7 +25,7 @@ from .design import design
 
 @design(
     follows="SGLang managers/tp_worker_overlap_thread.py (out of use since #11210)",
-    relays=("ring", "pool", "prev_sampled", "fill_device"),
+    relays=("ring", "pool", "prev_sampled", "request_state", "fill_device"),
     depth=2,
     overrun=1,
     pins=2,

@@ -592,7 +592,7 @@ def whole_run(setup: RunSetup, **link: int) -> Metrics:
 design(
     "pd",
     follows="SGLang disaggregation/prefill.py and decode.py",
-    relays=("pool", "ring", "prev_sampled", "fill_device"),
+    relays=("pool", "ring", "prev_sampled", "request_state", "fill_device"),
     depth=2,
     overrun=1,
     settings={"disable_radix_cache": True},  # of the decode side, as in the original
@@ -600,7 +600,7 @@ design(
     whole_run=whole_run,
     lanes={"prefill host": pd_prefill, "decode host": pd_decode},
     refuses={
-        "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request "
+        "other relays": "a relay that runs ahead and needs no prompt on the device: a request "
         "comes to the decode side with its KV, and nothing copies its prompt there",
         "real devices": "it needs two devices with clocks of their own",
         "NGRAM": "it is a limit of minisched and not of the original: this decode side does not "

@@ -218,7 +218,7 @@ def wire(
     row_len = row_len_of(config, spec, model) + config.page_size  # and a last page that ends later
     what = f"a KV pool of {config.num_slots} slots and {rows} rows of {row_len} positions"
     with memory_for(what, device.name):
-        shape = RelayShape(rows, row_len, config.num_draft_tokens)
+        shape = RelayShape(rows, row_len, config.num_draft_tokens, spec.in_flight)
         made = make_relay(loop, relays, setup.relay, device, shape, wants)
         config = fit_config(config, spec, made, model)
         check_run_ahead(loop, config)

@@ -44,7 +44,7 @@ def count_placeholders(engine: Engine, depth: int) -> None:
 design(
     "vllm_async",
     follows="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
-    relays=("prev_sampled", "pool", "token_pool", "ring", "fill_device"),
+    relays=("prev_sampled", "request_state", "pool", "token_pool", "ring", "fill_device"),
     begins=count_placeholders,
     refuses={
         "NGRAM": "async scheduling leaves the newest tokens on the device, so vLLM takes only "

@@ -13,6 +13,7 @@ from .future_map_pool import FutureMapPool
 from .lazy_chain import LazyChain
 from .placeholder_fill import FillDevice, FillHost
 from .prev_sampled import PrevSampled
+from .request_state import RequestState
 from .token_pool import TokenPool
 
 KINDS: tuple[type[Relay], ...] = (
@@ -21,6 +22,7 @@ KINDS: tuple[type[Relay], ...] = (
     FutureMapPool,
     TokenPool,
     PrevSampled,
+    RequestState,
     LazyChain,
     FillHost,
     FillDevice,

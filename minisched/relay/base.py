@@ -24,6 +24,7 @@ class RelayShape(NamedTuple):
     max_running_requests: int
     max_len: int = 0
     num_draft_tokens: int = 0  # most drafts in a row
+    in_flight: int = 2  # most steps at the same time
 
 
 class Prompts(NamedTuple):

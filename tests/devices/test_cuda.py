@@ -94,7 +94,13 @@ CONFIG = SchedulerConfig(kv_tokens=256, page_size=4, chunked_prefill_size=32, co
 
 @pytest.mark.parametrize(
     ("relay", "is_llama"),
-    [("pool", False), ("ring", True), ("token_pool", False), ("prev_sampled", False)],
+    [
+        ("pool", False),
+        ("ring", True),
+        ("token_pool", False),
+        ("prev_sampled", False),
+        ("request_state", False),
+    ],
 )
 def test_no_launch_waits_for_the_gpu(
     relay: str, is_llama: bool, gpu: Gpu, kinds: dict[str, Path], monkeypatch: pytest.MonkeyPatch

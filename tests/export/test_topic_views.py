@@ -32,6 +32,7 @@ from minisched.memory import PageAllocator, ReqToTokenPool
 from minisched.recipes import run_of
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
+from minisched.trace.sides import shown_side
 from tests.support import Forms, drawn_run, forms_of, many, read_timing
 
 VIEW_COST = CostModel(
@@ -43,6 +44,7 @@ VIEW_COST = CostModel(
 ABOUT = {  # relays or loops, where a topic is not about all of them
     "future_map": ("ring", "pool"), "token_pool": ("token_pool",), "lazy_chain": ("chain",),
     "placeholder_fill": ("fill_host", "fill_device"), "prev_sampled": ("prev_sampled",),
+    "request_state": ("request_state",),
     "mindie_placeholder": ("mindie_placeholder", "mindie_dual", "mindie_single"),
 }  # fmt: skip
 
@@ -364,6 +366,22 @@ def prev_sampled(trace: Trace, forms: Forms, _: Engine) -> None:
     assert len(forms.picture.shapes("line", kind="arrow token", step="*")) == sources.total()
 
 
+def request_state(trace: Trace, forms: Forms, _: Engine) -> None:
+    """A request has one cell in each of its steps, in one slot until its slot is released."""
+    trace, cells = shown_side(trace), forms.picture.shapes("rect", slot="*", step="*")
+    steps = {int(cell["data-step"]) for cell in cells}
+    ran = {item.step: item.rids for item in forwards(trace) if item.step in steps}
+    if "the first" not in forms.picture.words:
+        assert {(int(cell["data-step"]), cell["data-rid"]) for cell in cells} == {
+            (step, rid) for step, rids in ran.items() for rid in rids
+        }
+    for cell in cells:
+        assert ran[int(cell["data-step"])][int(cell["data-place"])] == cell["data-rid"]
+    told = [mark for mark in marks(trace, "request state") if mark.attrs["step"] in steps]
+    sent = [int(count) for mark in told for count in str(mark.attrs["sent"]).split()]
+    assert f"{sum(sent)} come from the host" in forms.words
+
+
 def generation_batch_result(trace: Trace, forms: Forms, _: Engine) -> None:
     steps = {int(shape["data-step"]) for shape in forms.picture.shapes("rect", op="forward")}
     assert steps == {item.step for item in forwards(trace)[: len(steps)]}
@@ -424,7 +442,8 @@ FACTS: dict[str, Callable[[Trace, Forms, Engine], None]] = {
     "retraction": retraction, "mixed_chunk": mixed_chunk, "unified": mixed_chunk,
     "future_map": future_map,
     "token_pool": token_pool, "lazy_chain": lazy_chain, "placeholder_fill": placeholder_fill,
-    "prev_sampled": prev_sampled, "generation_batch_result": generation_batch_result,
+    "prev_sampled": prev_sampled, "request_state": request_state,
+    "generation_batch_result": generation_batch_result,
     "grammar_manager": grammar_manager, "mindie_placeholder": mindie_placeholder,
 }  # fmt: skip
 

@@ -85,6 +85,7 @@ def test_depths_that_cannot_be_are_refused() -> None:
             start(most + 1, relay)
     start(9, "pool")
     start(9, "token_pool")
+    start(9, "request_state")
 
 
 # -- vllm_batch_queue: AsyncScheduler's placeholders -----------------------------------------------

@@ -23,6 +23,7 @@ from minisched.relay import (
     FutureMapRing,
     PrevSampled,
     RelayShape,
+    RequestState,
 )
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
 from minisched.trace import Trace
@@ -152,6 +153,45 @@ def test_the_path_is_the_cheapest_that_will_do(rows: Any, path: str) -> None:
     assert relay.prev_req_id_to_index == {"a": 0, "b": 1}, "what a chunk samples means nothing"
     relay.bind(batch_of(2, rows), first)
     assert [plan.path for plan in relay.plans] == ["full", path]
+
+
+# -- request_state: slots that stay while rows move ------------------------------------------------
+
+
+def test_the_host_sends_the_tokens_of_a_prompt_and_then_none() -> None:
+    relay = RequestState(SimDevice(), SHAPE)
+    batch = batch_of(1, {"a": (5, 6), "b": (7,)}, chunk="a")
+    lease, other = batch.leases
+    relay.bind(batch, None)
+    assert relay.num_sent == [2, 1]
+    for rows, sent in (
+        ({"b": (None,), "a": (8,)}, [0, 1]),  # the last chunk of a
+        ({"a": (None,), "b": (4,)}, [0, 0]),  # also a token that the host has learnt
+    ):
+        batch = batch_of(2, rows)
+        batch.leases = [{"a": lease, "b": other}[rid] for rid in rows]
+        relay.bind(batch, None)
+        assert relay.num_sent == sent
+    batch = batch_of(4, {"c": (3,)})  # a new lease of the slot
+    relay.bind(batch, None)
+    assert relay.num_sent == [1]
+
+
+@given(order=st.lists(st.permutations(["a", "b", "c"]), min_size=1, max_size=6))
+def test_a_row_reads_the_token_that_its_own_slot_sampled_last(order: list[list[str]]) -> None:
+    """Wherever the row is in the batch; and the ids that are sent have no token in them."""
+    relay = RequestState(SimDevice(), SHAPE)
+    leases = {rid: Lease(at) for at, rid in enumerate("abc", 1)}
+    last = {rid: (at,) for at, rid in enumerate("abc", 90)}
+    for step, rids in enumerate([["a", "b", "c"], *order], 1):
+        batch = batch_of(step, {rid: last[rid] if step == 1 else (None,) for rid in rids})
+        batch.leases = [leases[rid] for rid in rids]
+        batch.starts = [step - 1] * 3
+        ids, slots = relay.bind(batch, None)
+        assert max(ids) < 0 and slots == [leases[rid].row for rid in rids]
+        assert relay.resolve_future(Vector(ids)) == [last[rid][0] for rid in rids]
+        last = {rid: (100 * step + leases[rid].row,) for rid in rids}
+        relay.store_to_map(Vector(slots), Vector([last[rid][0] for rid in rids]))
 
 
 # -- placeholder_fill: which rows are filled, from which, and where --------------------------------

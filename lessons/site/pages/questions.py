@@ -88,6 +88,11 @@ CARDS = {
         "Must a token leave the device to become the next input?",
         "vLLM keeps the last step's tokens there, and remembers in which row each request was.",
     ),
+    "request_state": Card(
+        "Slots of requests",
+        "Can a request keep its place on the device while the rows of the batch move?",
+        "Yes: its state stays in a slot, and the device finds the next input there.",
+    ),
     "generation_batch_result": Card(
         "The way to the host",
         "How does a token reach the host while the device goes on?",

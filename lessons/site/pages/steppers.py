@@ -29,7 +29,7 @@ STEPPERS = {  # file name -> page
     "vllm_async": Stepper(
         "vLLM's batch queue with async scheduling, beside serial",
         lambda: [trace_of("serial"), run_of("vllm_async")],
-        ("vllm_batch_queue", "prev_sampled"),
+        ("vllm_batch_queue", "prev_sampled", "request_state"),
     ),
     "mlx_async": Stepper(
         "two lazy graphs on MLX, beside serial",

@@ -1,0 +1,58 @@
+"""vLLM's slots of requests as cells: who has each slot, and where its next tokens come from."""
+
+from __future__ import annotations
+
+from ...checks.history import many
+from ...checks.overlap import forwards
+from ...trace import Trace
+from ...trace.sides import shown_side, side_words
+from ..scene import CellGrid, Data, GridCell, Part, Scene, about_run
+from .marks import first_of, lacking, named, needed, number, numbers, short_end, word
+from .steps import opening
+
+MOST_STEPS, MOST_SLOTS = 14, 12
+LEGEND = {
+    "prompt": "prompt tokens: the host sends them to the slot",
+    "decode": "its last sampled token is in the slot: the host sends nothing",
+    "wasted": "the same, but its request had ended",
+}
+
+
+def scene(trace: Trace) -> Scene:
+    """Draw a row for each slot, and a column for each step that computes its request."""
+    part, shown = opening(shown_side(trace), MOST_STEPS)
+    ran = {item.step: item.rids for item in forwards(part)}
+    wasted = {(number(m, "step"), word(m, "rid")) for m in named(part, "wasted row")}
+    cells, stayed, new = dict[tuple[int, int], GridCell](), 0, 0
+    steps = list[int]()
+    for mark in needed(part, "request state", "another relay was used", ran):
+        step = number(mark, "step")
+        slots, starts, sent = (numbers(mark, name) for name in ("slots", "starts", "sent"))
+        if not len(ran[step]) == len(slots) == len(starts) == len(sent):
+            raise lacking(mark, "a number for each request of its step")
+        for row, (rid, slot, start, count) in enumerate(
+            zip(ran[step], slots, starts, sent, strict=True)
+        ):
+            look = "prompt" if count else "wasted" if (step, rid) in wasted else "decode"
+            source = f"{count} tokens from the host" if count else "its last sampled token"
+            about = f"step {step}, row {row}: {rid} in slot {slot} reads {source}"
+            words = f"{short_end(rid, 6)}+{count}" if count else f"{short_end(rid, 6)}@{start}"
+            data: Data = {"step": step, "place": row, "slot": slot, "rid": rid, "sent": count}
+            cells[slot - 1, len(steps)] = GridCell(look, words, f"row {row}", about, data=data)
+            stayed, new = stayed + (not count), new + count
+        steps.append(step)
+    most = 1 + max(slot for slot, _ in cells)
+    note = (
+        "a+6: 6 tokens from the host; a@6: its last token, at position 6; below: row of the batch"
+    )
+    grid = CellGrid(
+        [f"slot {slot}" for slot in range(1, min(most, MOST_SLOTS) + 1)],
+        [f"step {step}" for step in steps],
+        {at: cell for at, cell in cells.items() if at[0] < MOST_SLOTS},
+    )
+    return Scene(
+        f"request_state: {many(stayed, 'token')} stay in their slots, {new} come from the host",
+        about_run(trace, shown, side_words(trace), first_of(MOST_SLOTS, most, "slot")),
+        [Part("Slots of requests, on the device", note, [grid])],
+        LEGEND,
+    )
