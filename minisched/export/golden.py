@@ -43,7 +43,6 @@ Files = dict[str, str]  # text by path in the repository
 SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
     "chunked_and_mixed_prefill": stages.prefill_stage,
     "compare_cpu_gpu_overlap": compare.cpu_gpu_overlap,
-    "free_rule": stages.freed_at_once,
     "mindie_pipeline_refactor_compare": compare.mindie_refactor,
     "pd_against_mixed_chunk": stages.pd_against_mixed,
     "three_way_async_scheduling_compare": compare.three_way,
@@ -90,7 +89,6 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
     "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),
     "lessons/site/docs/designs.md": designs_page,
-    "traces/mixed_attention.svg": lambda: to_svg(stages.attention(stages.mixed_batch())),
     "traces/one_token.svg": lambda: to_svg(SMALL["one_token"]()),
     "traces/poster.svg": lambda: to_svg(poster_of()),
 }
@@ -98,7 +96,7 @@ OF_RUNS = {  # topics with a diagram of their run, and a picture by the project 
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
     "token_pool", "placeholder_fill", "prev_sampled", "request_state",
 }  # fmt: skip
-TEXT_ONLY = {"batches", "scheduler"}
+TEXT_ONLY = {"decode", "prefill", "schedule_policy", "unified"}  # flow charts of the code
 HASHES = "traces/hashes.txt"
 WHOLE = {  # the files of ``traces/`` that are kept as files: to be read, or shown by a page
     *FILES,
@@ -172,7 +170,7 @@ def maker_of(path: str) -> str:
 def has_picture(diagram: str) -> bool:
     """Return whether PlantUML draws a diagram's picture.
 
-    The project draws those of runs. Those of ``TEXT_ONLY`` repeat other diagrams.
+    The project draws those of runs. Those of ``TEXT_ONLY`` are better read as text.
     """
     return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE, *TEXT_ONLY}
 

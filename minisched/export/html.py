@@ -36,14 +36,14 @@ from .looks import ARROWS, LOOKS, OWNERS, PHASES, flat
 from .runs import MOST_NAMES, TIE, loops_shown
 from .state import Panel, arrivals, panels, pool
 from .svg_style import variables
-from .units import busy, counted, ms
+from .units import busy, ms
 
 STYLES = ("stepper.css", "stepper_panels.css")
 SCRIPTS = (
     "stepper_data.js",  # the runs, their state by time, links to a moment
     "stepper_frames.js",  # the page's frames, still empty
     "stepper_draw.js",  # lanes, slices, arrows, flags, the axis
-    "stepper_panels.js",  # lists, KV map, source, counters, a request's life
+    "stepper_panels.js",  # lists, KV map, source, a request's life
     "stepper_save.js",  # what leaves the page: a link, an SVG, a file for Perfetto
     "stepper_page.js",  # the page's state and its changes; starts everything
 )
@@ -188,7 +188,6 @@ def run_data(trace: Trace) -> dict[str, Any]:
             if mark.name in FLAGS
         ],
         "panels": [panel_data(trace, panel) for panel in panels(trace)],
-        "counters": counters(trace),
         "life": life(trace),
         "listings": listings(trace),
     }  # fmt: skip
@@ -215,21 +214,6 @@ def panel_data(trace: Trace, panel: Panel) -> dict[str, Any]:
             for stay in sorted(panel.stays, key=lambda stay: stay.start)
         ],
     }  # fmt: skip
-
-
-def counters(trace: Trace) -> dict[str, dict[str, Any]]:
-    """Return each counter's title, unit and [time, value] pairs; the last value of each time."""
-    found: dict[str, dict[int, int | float]] = defaultdict(dict)
-    for item in trace.counters:
-        found[item.name][item.time] = counted(item.name).value(item.value)
-    return {
-        name: {
-            "title": (of := counted(name)).title,
-            "unit": "" if of.title.endswith(of.unit) else of.unit,
-            "points": list(points.items()),
-        }
-        for name, points in found.items()
-    }
 
 
 def listings(trace: Trace) -> dict[str, dict[str, Any]]:

@@ -74,11 +74,6 @@ function lineAt(source, time) {
   return found && { line: found.line, isOver: found.end <= time && found.end > found.start };
 }
 
-function counterAt(pairs, time) {
-  const found = pairs[countUpTo(pairs, time, (pair) => pair[0]) - 1];
-  return found ? found[1] : null;
-}
-
 // The step that a run is in at a moment: the last whose forward has begun, else the first.
 function stepAt(run, time) {
   return run.order[Math.max(0, countUpTo(run.order, time, (item) => item[1]) - 1)]?.[0];
@@ -123,7 +118,6 @@ function eventsOf(run) {
     const times = new Set([0, run.end, ...run.steps]);
     for (const { slices } of run.lanes) for (const slice of slices) times.add(slice.start).add(slice.end);
     for (const { stays } of run.panels.values()) for (const stay of stays) times.add(stay.start).add(stay.end);
-    for (const { points } of Object.values(run.counters)) for (const [time] of points) times.add(time);
     for (const mark of run.marks) times.add(mark.time);
     run.events = Float64Array.from(times).filter((time) => time <= run.end).sort();
   }

@@ -41,7 +41,7 @@ function makeLegend() {
   ];
 }
 
-// -- At a moment: source, state, counters. A part that the run never had is left out --
+// -- At a moment: source and state. A part that the run never had is left out --
 
 const PANELS = { // title, one line for a newcomer, and what the looks of its entries mean, by kind of stay
   queue: ["Waiting queue", "requests that wait for memory", {}],
@@ -73,11 +73,10 @@ function momentFrame({ index, loop, panels, listings }) {
   const framesOf = (isOne) => shown.filter(isOne).map(panelFrame);
   const isMiddle = ({ name }) => ["queue", "set", "ring"].includes(name);
   const first = Object.entries(listings).map(sourceFrame);
-  const counters = frame({ panel: "counters" }, "Counters", "", make("table"));
   const groups = shown.some(({ side }) => side)
-    ? [[...first, counters], ...["Prefill", "Decode"].map((name) => (
+    ? [first, ...["Prefill", "Decode"].map((name) => (
       [make("h4", { className: "side" }, `${name} side`), ...framesOf(({ side }) => side === name.toLowerCase())]))]
-    : [first, [...framesOf(isMiddle), counters], framesOf((panel) => !isMiddle(panel))];
+    : [first, framesOf(isMiddle), framesOf((panel) => !isMiddle(panel))];
   return make("section", { className: "moment", ariaLabel: `${loop} at the cursor`, dataset: { run: index } },
     make("h3", {}, `${loop} `, make("span", { className: "doing" })),
     make("div", { className: "groups" }, ...groups.filter(({ length }) => length).map((group) => make("div", {}, ...group))),

@@ -110,8 +110,7 @@ function drawMoment(frame, run, isStale) {
   frame.querySelector(".doing").textContent = doing(run, now);
   for (const panelFrame of frame.querySelectorAll("[data-panel]")) {
     const { panel: name, side, lane } = panelFrame.dataset, panel = run.panels.get(keyOf({ name, side }));
-    if (name === "counters") drawCounters(panelFrame, run, time);
-    else if (name === "source") {
+    if (name === "source") {
       drawSource(panelFrame, run.sources.get(lane) || [], time);
     } else if (panelFrame.state !== stateAt(panel, time) || isStale) {
       const state = (panelFrame.state = stateAt(panel, time));

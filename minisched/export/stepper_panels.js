@@ -1,4 +1,4 @@
-// Draws the state at the cursor: lists, KV map, source, counters, and a request's life.
+// Draws the state at the cursor: lists, KV map, source, and a request's life.
 "use strict";
 
 // -- Panels that list things: who waits, who runs, the future slots, the rows, the tree --
@@ -207,7 +207,7 @@ function makeOwner(element, stay) {
   element.replaceChildren(stay.label || PAGE_WORDS[stay.kind], make("small", {}, String(stay.count)));
 }
 
-// -- Where each loop is in its source, what each lane does, and the counters --
+// -- Where each loop is in its source, and what each lane does --
 
 function drawSource(frame, source, time) {
   const found = lineAt(source, time), key = found ? `${found.line} ${found.isOver}` : "";
@@ -226,25 +226,6 @@ function keepInSight(code, line) {
   const top = line.offsetTop, height = code.clientHeight;
   const isSeen = top > code.scrollTop + 20 && top + line.offsetHeight < code.scrollTop + height - 20;
   if (!isSeen) code.scrollTop = top - height / 2;
-}
-
-function drawCounters(frame, run, time) {
-  const table = frame.querySelector("table");
-  Object.entries(run.counters).forEach(([name, counter], index) => {
-    const row = table.rows[index] || makeCounter(table, name, counter.title);
-    const value = counterAt(counter.points, time);
-    counter.most ??= Math.max(1e-9, ...counter.points.map((pair) => pair[1]));
-    row.cells[1].textContent = value === null ? "–" : String(value);
-    row.cells[2].textContent = value === null ? "" : counter.unit;
-    row.cells[3].firstChild.style.width = `${(100 * (value || 0)) / counter.most}%`;
-  });
-}
-
-function makeCounter(table, name, title) {
-  const row = table.insertRow();
-  row.dataset.counter = name;
-  row.append(make("td", {}, title), make("td"), make("td"), make("td", {}, make("i")));
-  return row;
 }
 
 // "Scheduler: schedule 6 · Forward stream: forward 5"

@@ -41,9 +41,6 @@ READ = """(run) => {
     } else if (name === "source") {
       const line = panel.querySelector("code.now");
       found[`line of ${panel.dataset.lane}`] = line ? Number(line.dataset.line) : null;
-    } else if (name === "counters") {
-      found.counters = Object.fromEntries([...panel.querySelectorAll("tr")]
-        .map((row) => [row.dataset.counter, row.cells[1].textContent]));
     } else {
       found[key] = [...panel.querySelectorAll("[data-place]")]
         .map((e) => [e.dataset.place, e.dataset.kind, e.textContent]);
@@ -115,13 +112,6 @@ def expected(trace: Trace, time: int) -> dict[str, Any]:
     for lane in {item.lane for item in trace.slices if "line" in item.attrs}:
         before = [s for s in trace.on(lane) if "line" in s.attrs and s.start <= time]
         found[f"line of {lane}"] = before[-1].attrs["line"] if before else None
-    found["counters"] = {}
-    for counter in trace.counters:
-        value = counter.value / 1000 if counter.name.endswith("ratio") else counter.value
-        if counter.time <= time:
-            found["counters"][counter.name] = f"{value:g}"
-        else:
-            found["counters"].setdefault(counter.name, "–")
     return found
 
 
@@ -133,7 +123,7 @@ def check(page: Page, trace: Trace, run: int = 0) -> None:
 
 def events(trace: Trace) -> list[int]:
     """Every moment at which something begins, ends or changes."""
-    times = {0, trace.end, *(counter.time for counter in trace.counters)}
+    times = {0, trace.end}
     times |= {time for item in trace.slices for time in (item.start, item.end)}
     times |= {time for p in panels(trace) for stay in p.stays for time in (stay.start, stay.end)}
     return sorted(times | {mark.time for mark in trace.marks if mark.name in FLAGS})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,9 +15,7 @@ from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards, measure
 from minisched.export.layout import in_turns, shown
 from minisched.export.looks import DARK, LIGHT, LOOKS, ON_DARK, OWNERS, PHASES, flat, glyph
-from minisched.export.pictures.stages import attention, mixed_batch
 from minisched.export.runs import finding
-from minisched.export.scene_svg import to_svg
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.loops.design import LOOPS
@@ -171,14 +168,3 @@ def test_each_form_and_part_goes_where_it_belongs(
     source = str(ROOT / "traces" / "overlap.json")
     assert view("overlap", source, *arguments) == (0, f"{name}\n", "")
     assert (tmp_path / name).read_text() == draw("overlap", trace_of("overlap"), form, part)
-
-
-def test_each_token_of_a_mixed_batch_attends_to_its_own_request_up_to_itself() -> None:
-    batch = mixed_batch()
-    boxes = Picture(to_svg(attention(batch))).shapes("rect", rid="*", at="*")
-    widths = Counter((box["data-rid"], int(box["data-at"])) for box in boxes)
-    rows = [(row.req.rid, at) for row in batch.rows for at in range(row.start, row.end)]
-    assert widths == {(rid, at): at + 1 for rid, at in rows} and len(rows) == batch.num_tokens
-    columns = {box["data-column"]: box["data-rid"] for box in boxes}
-    assert all(columns[box["data-column"]] == box["data-rid"] for box in boxes)
-    assert len({*columns.values()}) == len(batch.reqs) == 3

@@ -19,14 +19,12 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.cli.diagrams import diagrams as command
-from minisched.core import Row, ScheduleBatch
 from minisched.export import golden, render_puml, tables
 from minisched.export.golden import SCENES, makers
 from minisched.export.puml_style import LINK_STYLE, NEW, OLD
 from minisched.export.render_puml import DRIVER
 from minisched.loops.design import LOOPS
 from minisched.memory import PageCache
-from minisched.models.base import ForwardBatch
 from minisched.museum.picture import museum_makers
 from minisched.recipes import trace_of
 from minisched.topics import TOPICS
@@ -36,9 +34,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DIAGRAMS = ROOT / "diagrams"
 SOURCES = {path.stem: path.read_text("utf-8") for path in sorted(DIAGRAMS.glob("*.puml"))}
 PICTURES = {path.stem: path.read_text("utf-8") for path in sorted(DIAGRAMS.glob("*.svg"))}
-BY_HAND = {"batches", "class_structure", "decode", "future_map", "generation_batch_result",
+BY_HAND = {"class_structure", "decode", "future_map", "generation_batch_result",
            "grammar_manager", "lazy_chain", "mixed_chunk", "page_allocator", "prefill",
-           "radix_cache", "request_states", "retraction", "schedule_policy", "scheduler",
+           "radix_cache", "request_states", "retraction", "schedule_policy",
            "unified", "way_of_a_batch"}  # fmt: skip
 MADE = [*makers(), *museum_makers()]
 GROUPS = 8
@@ -102,7 +100,7 @@ def test_a_picture_is_a_file_where_a_page_of_the_repository_shows_it() -> None:
 
 def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
     assert golden.stale_pictures(golden.sources(ROOT, (), {})) == []
-    assert {*SOURCES} >= {"decode", "prefill", "future_map", "scheduler", *TOPICS}
+    assert {*SOURCES} >= {"decode", "prefill", "future_map", *TOPICS}
     drawn = {name for name in SOURCES if golden.has_picture(name)}
     assert {*PICTURES} == {*drawn, *SCENES, "compare", "compare_phone", "compare_zh"}
     for name, text in SOURCES.items():
@@ -169,29 +167,30 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_the_check_names_each_stale_file_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["compare", "decode", "overlap"]
+    names = ["compare", "retraction", "overlap"]
     for name in (name for maker in names for name in made(maker)):
         if not golden.is_hashed(name):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / golden.HASHES, tmp_path / golden.HASHES)
-    for name in ("decode.puml",):
-        shutil.copy(DIAGRAMS / name, tmp_path / "diagrams")
+    shutil.copy(DIAGRAMS / "retraction.puml", tmp_path / "diagrams")
     monkeypatch.setattr(render_puml, "DRIVER", tmp_path / "render.mjs")
     monkeypatch.setenv("PATH", str(tmp_path))
     trace, picture = tmp_path / "traces/overlap.json", tmp_path / "diagrams/compare.svg"
     hashes = tmp_path / golden.HASHES
     trace.unlink()
-    hashes.write_text(hashes.read_text().replace(golden.hashes(ROOT)["traces/decode.json"], "0"))
+    hashes.write_text(
+        hashes.read_text().replace(golden.hashes(ROOT)["traces/retraction.json"], "0")
+    )
     picture.write_text(picture.read_text().replace("overlap", "overlap!", 1))
     before = contents(tmp_path)
     monkeypatch.setattr(golden, "checkout", lambda: tmp_path)
     assert diagrams(names, check=True) == 1
     *lines, last = capsys.readouterr().out.splitlines()
     assert {
-        "diagrams/compare.svg is stale", "diagrams/decode.svg is stale",
+        "diagrams/compare.svg is stale", "diagrams/retraction.svg is stale",
         "traces/overlap.json is stale",
-        "traces/decode.json is stale; `minisched view decode --form json` makes it",
+        "traces/retraction.json is stale; `minisched view retraction --form json` makes it",
     } == {*lines}  # fmt: skip
     assert last.endswith(f"`minisched diagrams {' '.join(names)}` brings them up to date")
     assert diagrams(names) == 2, "nothing is written"
@@ -272,7 +271,7 @@ def test_a_link_leads_to_what_it_names_in_the_text_and_in_the_picture() -> None:
         assert not places or all(f"\n{line}\n" in source for line in LINK_STYLE), name
         if name in PICTURES:
             assert Counter(anchors_of(PICTURES[name])) == Counter(LINK.findall(source)), name
-    assert len(with_links) >= 20
+    assert len(with_links) >= 19
 
 
 def test_the_index_lists_every_diagram_under_its_title() -> None:
@@ -304,32 +303,6 @@ def test_what_the_pages_of_names_call_ours_is_in_the_code() -> None:
 
 
 # -- classes ---------------------------------------------------------------------------------------
-
-
-FIELD = re.compile(r"((?:^    #.*\n)*)^    (\w+): ([^=#\n]+?)(?: = .*?)?(?:  # (.*))?$", re.M)
-SHAPE = re.compile(r"\W*((?:\[\w+\])+|\{.*?\})")
-
-
-def fields_of(form: type) -> dict[str, tuple[str, str]]:
-    """Each field with the place of its type (``Array``: the device) and its comment's shape."""
-    found = {}
-    for above, name, kind, comment in FIELD.findall(getsource(form).partition("    def ")[0]):
-        shape = SHAPE.match(comment or above)
-        found[name] = "device" if kind == "Array" else "host", shape[1] if shape else "one"
-    return found
-
-
-def test_both_forms_of_a_batch_have_the_fields_of_the_code_with_their_shapes() -> None:
-    boxes = dict(re.findall(r"^class (\w+) \{\n(.*?)\n\}", SOURCES["batches"], re.M | re.S))
-    assert re.findall(r"\{field\} (\w+)", boxes.pop("Row")) == [*Row._fields]
-    forms: dict[str, type] = {form.__name__: form for form in (ScheduleBatch, ForwardBatch)}
-    assert boxes.keys() == forms.keys()
-    for name, box in boxes.items():
-        drawn = {}
-        for place, lines in re.findall(r">on the (\w+)</back> \.\.\n((?:  \{field\}.*\n?)+)", box):
-            for field, shape in re.findall(r"\{field\} (\w+) ?(.*)", lines):
-                drawn[field] = (place, shape or "one")
-        assert drawn == fields_of(forms[name]), name
 
 
 DRAWN = SOURCES["class_structure"]

@@ -5,26 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...checks.history import many
-from ...core import ScheduleBatch
-from ...devices.cost import SIM_COST
-from ...devices.registry import open_device
-from ...engine.frontend import Frontend
-from ...loops.design import find_loop
-from ...loops.run import Run, make_engine
-from ...models.base import equal_extents
-from ...models.hash import HashModel
-from ...recipes import RECIPES, Recipe, asked
-from ...scheduler import SchedulerConfig
+from ...loops.run import Run
+from ...recipes import RECIPES, Recipe
 from ...trace import Trace
 from ...trace.sides import one_side, sides
 from ..layout import make_view
 from ..pd_or_mixed import both, pause
 from ..runs import LEGEND, lanes_of
-from ..scene import CellGrid, Data, GridCell, LaneItem, LaneRow, Lanes, Part, Scene
+from ..scene import LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals
 from ..units import ms
-from ..views import token_pool
 from ..views.marks import named, word
 from ..views.steps import StepWork, requests_in, steps_of, work_of
 
@@ -97,67 +87,3 @@ def devices_of(trace: Trace) -> list[LaneRow]:
     """Return the devices, and the KV transfer between them."""
     rows = lanes_of(make_view(trace), trace.end).rows
     return [row for row in rows if any(of.kind in ("forward", "transfer") for of in row.spans)]
-
-
-def freed_at_once() -> Scene:
-    """Draw the token pool with memory released at each request's end, not by lease."""
-    recipe = RECIPES["token_pool"]
-    config = replace(recipe.config, free_rule="at_once")
-    scene = token_pool.scene(replace(recipe, config=config).run())
-    title = "free_rule at_once: a wasted row's token lands in the next owner's prompt"
-    return replace(scene, title=title)
-
-
-# -- Attention in a mixed batch: one rule for a chunk of a prompt and for a decode -----------------
-
-ATTENDED = {
-    "admitted": "attended to: its KV lies there from earlier steps",
-    "prompt": "attended to: its KV is written in this step, by a chunk",
-    "decode": "the same, by a decode",
-}
-
-
-def mixed_batch() -> ScheduleBatch:
-    """Return a mixed batch of the overlap loop: a prompt's second chunk and two decodes."""
-    requests = asked("a: 0-3 -> 9; b: 20-25 -> 9; long at 30: 50-65 -> 2")
-    config = SchedulerConfig(chunked_prefill_size=8, enable_mixed_chunk=True)
-    frontend = Frontend(requests)
-    engine = make_engine("overlap", open_device("sim"), HashModel(), config, frontend, SIM_COST)
-    for batch in find_loop("overlap").start(engine):
-        if batch and batch.rids[0] == "long" and batch.starts[0]:
-            return batch
-    raise AssertionError("the loop never stops")
-
-
-def attention(batch: ScheduleBatch) -> Scene:
-    """Draw the batch's tokens from top to bottom, and the KV of all requests from left to right."""
-    names, columns, cells = list[str](), list[str](), dict[tuple[int, int], GridCell]()
-    for number, row in enumerate(batch.rows):
-        rid, first = row.req.rid, len(columns)
-        columns += [f"{rid if not at else ''}\n{at}" for at in range(row.end)]
-        kind = "prompt" if number < batch.num_extend_reqs else "decode"
-        for position in range(row.start, row.end):
-            about = f"{rid} at {position} attends to {position + 1} positions"
-            data: Data = {"rid": rid, "at": position}
-            for at in range(position + 1):
-                look = "admitted" if at < row.start else kind
-                cells[len(names), first + at] = GridCell(look, about=about, data=data)
-            names.append(f"{rid}, position {position}")
-    calls = [
-        f"{many(run.rows.stop - run.rows.start, 'request')} of {many(run.extend_len, 'token')}"
-        for run in equal_extents([len(row.ids) for row in batch.rows])
-    ]
-    return Scene(
-        "mixed batch: each token attends to its own request alone, up to itself",
-        f"step {batch.step} of the overlap loop: {len(batch.reqs)} requests, "
-        f"{batch.num_tokens} tokens, one forward pass",
-        [Part("One row for each token of the batch", "columns: KV of each request, by position",
-              [CellGrid(names, columns, cells)])],
-        ATTENDED,
-        [
-            "One rule for all: position p of a request attends to its positions 0 to p. A decode "
-            "is a chunk of one token.",
-            "So extents mark the start of each request, not its kind; the calls of "
-            f"models/base.py: {', then '.join(calls)}.",
-        ],
-    )  # fmt: skip
