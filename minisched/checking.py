@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from .checks.answers import (
-    NO_LAWS,
-    ORACLE,
-    Answer,
-    Recorded,
-    answer_all,
-    stopped_with,
-    story_of,
-    verdict_on,
-)
+from .checks.answers import ORACLE, Answer, Recorded, stopped_with, story_of
 from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import many
 from .checks.judge import Finding, Verdict, breaks_the_same, judge
@@ -34,14 +26,9 @@ from .checks.outputs import (
     outputs_of,
     read_outputs,
 )
-from .checks.overlap import is_profiled
 from .checks.reading import is_own_format, read_recorded
-from .checks.requirements import (
-    Requirement,
-    RequirementResult,
-    judge_requirements,
-    requirement,
-)
+from .checks.requirements import Requirement, RequirementResult, requirement
+from .checks.verdict import RunVerdict, every_law_held, verdicts_on
 from .comparison import Comparison
 from .core.text import distinct
 from .defaults import in_words
@@ -52,7 +39,7 @@ from .export.offence import offence_scene
 from .export.profiled_steps import profiled_steps
 from .export.scene import Scene
 from .export.scene_svg import to_svg
-from .export.verdict_page import verdict_page
+from .export.verdict_page import verdict_html, verdict_page
 from .export.views.marks import NothingToShow
 from .loops.design import LOOPS, Design, find_loop
 from .loops.run import Run
@@ -67,10 +54,8 @@ Checkable = Run | Trace | Comparison | str | Path | OwnLoop
 Again = Callable[[int, str], str]  # of a seed and a loop: the line that repeats the case
 WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
 MOST_WORKLOADS = 1_000_000  # whose cases are kept until the end
-MOST_SHOWN = 8  # details of one answer
 LONGEST = 300  # characters of a finding
 FEW = 8  # workloads that this process runs faster than new ones do
-SIGNS = {"yes": "✓", "no": "✓", "partly": "~", "unknown": "?"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,31 +63,55 @@ class Check:
     """The result of a check; printed, it is sentences.
 
     ``holds`` is None without anything to judge, and False if a law is broken or a requirement is
-    not met. ``answers`` are about recorded ``runs``, by run; ``required`` are results, by run.
-    ``tally`` counts random workloads and has every failure; ``smallest`` is the first of them,
-    made as small as possible.
+    not met. ``verdicts`` are those on recorded runs. ``tally`` counts random workloads and has
+    every failure; ``smallest`` is the first of them, made as small as possible. ``told`` are the
+    sentences on workloads, and on the outputs of two engines.
     """
 
     holds: bool | None
-    lines: tuple[str, ...]
-    answers: Mapping[str, Sequence[Answer]] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
+    verdicts: tuple[RunVerdict, ...] = ()
     tally: CaseTally | None = None
-    runs: Sequence[Recorded] = ()
     smallest: Verdict | None = None
-    required: Mapping[str, Sequence[RequirementResult]] = field(default_factory=dict)
     outputs: OutputComparison | None = None
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the sentences; those on a recorded run fit on a screen."""
+        return (*self.told, *chain.from_iterable(item.lines() for item in self.verdicts))
+
+    @property
+    def detail(self) -> str:
+        """Return every sentence, one a line."""
+        found = (item.lines(is_whole=True) for item in self.verdicts)
+        return "\n".join((*self.told, *chain.from_iterable(found)))
+
+    @property
+    def runs(self) -> list[Recorded]:
+        """Return the recorded runs."""
+        return [item.run for item in self.verdicts]
+
+    @property
+    def answers(self) -> dict[str, tuple[Answer, ...]]:
+        """Return the answers about each recorded run, by its file."""
+        return {item.run.file: item.answers for item in self.verdicts}
+
+    @property
+    def required(self) -> dict[str, tuple[RequirementResult, ...]]:
+        """Return what was required of each recorded run, by its file."""
+        return {item.run.file: item.required for item in self.verdicts}
+
+    @property
     def first_violation(self) -> Scene | None:
         """Return the picture of the first violation of recorded runs that names slices."""
-        for run in self.runs:
-            for answer in self.answers[run.file]:
+        for verdict in self.verdicts:
+            for answer in verdict.answers:
                 for offence in answer.offences:
                     if offence.slices:
-                        return offence_scene(run.trace, offence)
+                        return offence_scene(verdict.run.trace, offence)
         return None
 
     @property
@@ -121,20 +130,21 @@ class Check:
         if (scene := self.scene) is None:
             return {"text/plain": repr(self)}
         picture = NotebookPicture(to_svg(scene))
-        page = f"<pre>{escape(repr(self))}</pre>{picture.image()}"
+        said = "".join(map(verdict_html, self.verdicts)) or f"<pre>{escape(repr(self))}</pre>"
+        page = f"{said}{picture.image()}"
         return {"text/html": page, "image/svg+xml": picture.svg, "text/plain": repr(self)}
 
     def to_html(self) -> str:
-        """Return a page with the sentences and their picture."""
+        """Return a page with the verdicts on recorded runs and their picture."""
         scene = self.scene
-        return verdict_page(self.lines, to_svg(scene) if scene else "")
+        return verdict_page(self.verdicts, to_svg(scene) if scene else "")
 
     def as_json(self) -> dict[str, Any]:
         """Of workloads the counts; of runs ``holds``, and each run with its header and answers.
 
         A run that stopped with an error has it as ``stopped``. An answer has ``answer`` (yes, no,
         partly or unknown), ``sentence``, ``details``, and that on overlap ``figures``, in
-        nanoseconds.
+        nanoseconds. ``verdict`` has the rows of the terminal, with all details.
         """
         if self.outputs is not None:
             return self.outputs.as_json()
@@ -145,17 +155,18 @@ class Check:
             "holds": self.holds,
             "runs": [
                 {
-                    "file": run.file,
-                    **{name: getattr(run.trace, name) for name in header},
-                    **({"stopped": error} if (error := stopped_with(run.trace)) else {}),
-                    **{item.question: item.as_json() for item in self.answers[run.file]},
+                    "file": item.run.file,
+                    **{name: getattr(item.run.trace, name) for name in header},
+                    **({"stopped": error} if (error := stopped_with(item.run.trace)) else {}),
+                    **{answer.question: answer.as_json() for answer in item.answers},
                     **(
-                        {"required": [item.as_json() for item in results]}
-                        if (results := self.required.get(run.file))
+                        {"required": [result.as_json() for result in item.required]}
+                        if item.required
                         else {}
                     ),
+                    "verdict": item.as_json(),
                 }
-                for run in self.runs
+                for item in self.verdicts
             ],
         }
 
@@ -222,7 +233,7 @@ def check_this(
         if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
             raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
         runs = recorded(what, step, device_lane, unpacked_mib)
-        return check_runs(runs, "its `answers` have them all", needed)
+        return check_runs(runs, needed)
     every: list[Any] = [*own, *loops]
     with known(every) as names:
         given = dict(zip((name.partition(":")[0] for name in names), every, strict=True))
@@ -238,11 +249,7 @@ def check_this(
 # -- Recorded runs ---------------------------------------------------------------------------------
 
 
-def check_runs(
-    given: Iterable[Recorded],
-    has_all: str = "--json has them all",
-    require: Sequence[Requirement] = (),
-) -> Check:
+def check_runs(given: Iterable[Recorded], require: Sequence[Requirement] = ()) -> Check:
     """Answer the five questions about recorded runs; the first of several is the baseline.
 
     Every run has to meet what is required; a run that does not is as a broken law.
@@ -253,19 +260,11 @@ def check_runs(
     runs = list(given)
     names = distinct(run.file for run in runs)
     runs = [run._replace(file=name) for run, name in zip(runs, names, strict=True)]
-    answers = answer_all(runs)
-    results = {run.file: judge_requirements(require, answers[run.file]) for run in runs}
-    lines = list[str]()
-    for run in runs:
-        lines += said_of(run, answers[run.file], has_all)
-        for item in results[run.file]:
-            lines.append(
-                f"  {'✓' if item.is_met else '✗'} required    {item.text}: {item.sentence}"
-            )
-    holds = verdict_on(runs, answers)
+    verdicts = verdicts_on(runs, require)
+    holds = every_law_held(verdicts)
     if require:
-        holds = holds is not False and all(item.is_met for of in results.values() for item in of)
-    return Check(holds, tuple(lines), answers, runs=runs, required=results)
+        holds = holds is not False and all(it.is_met for of in verdicts for it in of.required)
+    return Check(holds, verdicts=verdicts)
 
 
 def recorded(
@@ -294,26 +293,6 @@ def recorded(
             raise ValueError(
                 f"check takes runs, traces, their files or one loop, but not {in_words(item)}."
             )
-
-
-def said_of(run: Recorded, answers: Sequence[Answer], has_all: str) -> Iterator[str]:
-    """Yield a run's answers, one line each with its details below."""
-    trace = run.trace
-    what = " ".join(filter(None, [trace.loop, "on", trace.device, trace.model, trace.dtype]))
-    yield f"{run.file}: {what}, {trace.clock} clock"
-    if error := stopped_with(trace):
-        yield f"  ✗ it stopped with {error}"
-    if is_profiled(trace):
-        yield "  ? identical? leaks? races?  Nothing to judge: a profile has times alone."
-        answers = [item for item in answers if item.question in NO_LAWS or item.word != "unknown"]
-    for answer in answers:
-        sign = SIGNS[answer.word] if answer.holds else "✗"
-        if answer.question in NO_LAWS and answer.word == "no":
-            sign = "-"  # no law is broken
-        yield f"  {sign} {answer.question + '?':<11} {answer.sentence}"
-        yield from (f"    {'':<11} {line}" for line in answer.details[:MOST_SHOWN])
-        if (more := len(answer.details) - MOST_SHOWN) > 0:
-            yield f"    {'':<11} and {more} more; {has_all}"
 
 
 def compare_files(what: Sequence[Checkable], unpacked_mib: int = UNPACKED_MIB) -> Check:

@@ -1,19 +1,16 @@
-"""The answer of one recorded run to each question: yes, no, partly, or unknown."""
+"""The answer of one recorded run to each question on a law: yes, no, or unknown."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..trace import Slice, Trace
-from ..trace.events import is_forward, is_host
+from ..trace import Trace
 from .details import find_misfits
-from .findings import report
+from .findings import OverlapFindings
 from .history import Offence, many
 from .identity import (
     Difference,
@@ -28,7 +25,6 @@ from .identity import (
 )
 from .laws import lacking, marks
 from .leaks import AT_ONCE, find_leaks, not_checked
-from .overlap import is_profiled
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_lost, find_out_of_time, find_unwritten_reads, other_ends
 
@@ -49,49 +45,24 @@ class Answer:
     """The answer to one question about one run.
 
     ``word`` is yes, no, partly or unknown; ``holds`` is False if a law is broken. ``details`` are
-    sentences, and ``offences`` are those of them that a picture can show.
+    sentences, and ``offences`` are those of them that a picture can show. ``more`` are sentences
+    for a reader who asks for them. The answer on overlap has its ``findings``.
     """
 
     question: str
     word: str
     sentence: str
     details: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
     offences: tuple[Offence, ...] = ()
-    figures: dict[str, Any] = field(default_factory=dict)
     holds: bool = True
+    findings: OverlapFindings | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the answer as JSON, with its figures if it has any."""
-        details = [line.strip() for line in self.details]
+        details = [line.strip() for line in (*self.details, *self.more)]
         said = {"answer": self.word, "sentence": self.sentence, "details": details}
-        return {**said, **({"figures": self.figures} if self.figures else {})}
-
-
-def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
-    """Return the answers about each run, by its file; the first of several is the baseline.
-
-    Raises:
-        ValueError: two runs are of different workloads.
-    """
-    return {
-        run.file: [
-            identical(runs[0], run, len(runs)), *told(run), leaks(run), races(run), *overlaps(run)
-        ]
-        for run in runs
-    }  # fmt: skip
-
-
-def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
-    """Return whether every law held that could be checked; None if none could be.
-
-    A run that stopped with an error broke a law.
-    """
-    if any(stopped_with(run.trace) for run in runs):
-        return False
-    laws = [item for every in answers.values() for item in every if item.question not in NO_LAWS]
-    if all(item.word == "unknown" for item in laws):
-        return None
-    return all(item.holds for item in laws)
+        return {**said, **({"figures": asdict(self.findings)} if self.findings else {})}
 
 
 def unknown(question: str, why: str, details: tuple[str, ...] = ()) -> Answer:
@@ -102,7 +73,7 @@ def unknown(question: str, why: str, details: tuple[str, ...] = ()) -> Answer:
 def broken(question: str, what: str, found: Sequence[Offence], *more: str) -> Answer:
     """Return the answer that a law is broken."""
     said = (*map(str, found), *more)
-    return Answer(question, "yes", f"{what}.", said, tuple(found), holds=False)
+    return Answer(question, "yes", f"{what}.", said, offences=tuple(found), holds=False)
 
 
 # -- Identical: the same tokens for the clients as in another run ----------------------------------
@@ -157,7 +128,7 @@ def _not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -
         sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."
     story, offences = story_of(found[0], run.trace)
     details = (details[0], *story, *details[1:])
-    return Answer("identical", "no", sentence, details, offences, holds=False)
+    return Answer("identical", "no", sentence, details, offences=offences, holds=False)
 
 
 def story_of(
@@ -175,10 +146,7 @@ def story_of(
     return str(story).splitlines(), (story.culprit,)
 
 
-# -- Leaks, races, overlap, and violations that are reported without a question --------------------
-
-NO_LAWS = ("overlaps", "busy")  # questions about speed; a slow run breaks no law
-OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
+# -- Leaks, races, and violations that are reported without a question -----------------------------
 
 
 def stopped_with(trace: Trace) -> str:
@@ -244,68 +212,6 @@ def races(recorded: Recorded) -> Answer:
     lanes = len({act.lane for act in touches})
     said = f"No race: of {len(touches)} accesses on {lanes} lanes, all that conflict are ordered."
     return Answer("races", "no", said)
-
-
-def overlaps(recorded: Recorded) -> list[Answer]:
-    """Answer whether the host works ahead, and whether the device is busy; neither is a law."""
-    trace = recorded.trace
-    if not any(is_forward(item.lane) for item in trace.slices):
-        lacks, why = recorded.lacks or tuple(no_device(trace)), "no device is recorded in this file"
-        return [unknown("overlaps", why, lacks), unknown("busy", why)]
-    found = report(trace, (*recorded.lacks, *hints(trace)), recorded.steps)
-    about_host, about_device = (
-        found.sentences[: found.busy_from], found.sentences[found.busy_from :]
-    )  # fmt: skip
-    said = tuple(item for item in about_host if item != found.verdict.sentence)
-    word = OVERLAPS[found.verdict.word]
-    host = Answer("overlaps", word, found.verdict.sentence, said, figures=asdict(found))
-    if not found.whole_ns:
-        return [host, unknown("busy", "no op of the device took any time", about_device)]
-    word = "yes" if found.is_busy else "no"
-    return [host, Answer("busy", word, about_device[0], about_device[1:])]
-
-
-SHORT_STEP = 100_000  # nanoseconds; no measured step of an engine is as short
-
-
-def no_device(trace: Trace) -> Iterator[str]:
-    """Yield how to name the device's lane, if a trace has no lane of that name."""
-    lanes = sorted({item.lane for item in trace.slices})
-    others = [lane for lane in lanes if not is_host(lane)]
-    if lanes:
-        which = f"--device-lane {shlex.quote(others[0])}" if others else "--device-lane"
-        yield (
-            "A device's lane is `forward`, ends in `forward`, or is `stage 0` and so on; the lanes "
-            f"here are {', '.join(lanes)}. Name the device's one with {which}."
-        )
-
-
-def hints(trace: Trace) -> Iterator[str]:
-    """Yield probable mistakes in a measured trace of a user's own engine: steps, and units."""
-    if is_profiled(trace) or trace.clock != "wall":
-        return
-    ops = [item for item in trace.slices if is_forward(item.lane)]
-    if lost := sum(not item.step for item in ops):
-        yield (
-            f"{many(lost, 'op')} of the device {'has' if lost == 1 else 'have'} step 0, which "
-            "belongs to no step and is not counted: count steps from 1."
-        )
-    starts = sorted(step_starts(ops).values())
-    times = sorted(after - before for before, after in pairwise(starts))
-    if len(times) > 1 and times[len(times) // 2] < SHORT_STEP:
-        yield (
-            f"A step takes {times[len(times) // 2]} ns here, which is very short: if these times "
-            "are microseconds, multiply them by 1000."
-        )
-
-
-def step_starts(ops: Iterable[Slice]) -> dict[int, int]:
-    """Return the first start of each step in nanoseconds; step 0 is none."""
-    starts = dict[int, int]()
-    for op in ops:
-        if op.step:
-            starts[op.step] = min(op.start, starts.get(op.step, op.start))
-    return starts
 
 
 # -- The drafts of a run: the number proposed, and the number accepted -----------------------------

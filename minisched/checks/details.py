@@ -17,6 +17,7 @@ from ..trace.sides import one_side, sides
 from .history import Offence, moments, numbers
 from .laws import marks
 from .leaks import ROOT, TABLE, is_kv
+from .overlap import is_profiled
 
 OF_A_STEP = ("sample", "copy", "process")
 """Slices with the requests of their step's forward pass."""
@@ -24,7 +25,7 @@ OF_A_STEP = ("sample", "copy", "process")
 
 def find_misfits(trace: Trace) -> Iterator[Offence]:
     """Yield the facts of a file that contradict another fact of it."""
-    if marks(trace, "stopped"):
+    if marks(trace, "stopped") or is_profiled(trace):  # a profiler's step has any number of copies
         return
     for side in sides(trace):
         part = one_side(trace, side)

@@ -8,7 +8,7 @@ by missing requests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..trace import Slice, Trace
@@ -40,7 +40,6 @@ from .overlap import (
     forward_lanes,
     intersection,
     is_blocked,
-    is_profiled,
     length,
     span,
     union,
@@ -107,8 +106,6 @@ def largest_bubble(found: Sequence[Bubble]) -> Largest | None:
 # -- Both verdicts, bubbles and bound --------------------------------------------------------------
 
 BUSY = 90  # percent of the time; a device that works less is not busy
-LEAST_BLOCKED = 0.01  # of the time; shorter blocking calls are left out
-LARGE = 0.1  # of the idle time; a cause that took less is not explained
 MOST_LETTERS = 60  # of a name in a sentence
 
 
@@ -153,8 +150,7 @@ class OverlapFindings:
     first. ``critical`` is the critical path by lane and name, together the makespan (empty:
     nothing that was recorded ran then). ``largest`` is None where no device idled. ``blocked`` are
     the blocking calls, the longest in all first. ``lacks`` are sentences on missing parts of a
-    profiler's file, and ``steps`` is one on what its steps are. ``sentences`` is all of it to be
-    read, the verdict first; those from the index ``busy_from`` on are about the device.
+    profiler's file, and ``steps`` is one on what its steps are. ``speed.py`` words them all.
     """
 
     makespan_ns: int
@@ -175,8 +171,6 @@ class OverlapFindings:
     steps: str
     whole_ns: int  # from a device's first op to its last, over all devices
     advice: str = ""
-    sentences: tuple[str, ...] = ()
-    busy_from: int = 0
 
     @property
     def is_busy(self) -> bool:
@@ -223,13 +217,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
         steps=steps,
         whole_ns=whole,
     )
-    figures = replace(figures, advice=advice_on(figures))
-    said = [*lacks, verdict.sentence, *filter(None, [steps])]
-    if work and worked:
-        share = f"{figures.hidden_percent:.0f} %"
-        said.append(f"While the device was busy, the host did {share} of its work.")
-    about_device = _sentences(trace, figures)
-    return replace(figures, sentences=(*said, *about_device), busy_from=len(said))
+    return replace(figures, advice=advice_on(figures))
 
 
 def critical_path(trace: Trace) -> dict[str, int]:
@@ -261,58 +249,6 @@ def blocking_calls(trace: Trace) -> list[BlockingCall]:
         names |= {name.rpartition(": ")[2] for name in names}  # from file.py(3): forward
         calls.append(BlockingCall(call, ns, len(items), where, tuple(sorted(names - {""}))))
     return sorted(calls, key=lambda item: -item.ns)
-
-
-def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
-    """Yield the verdict on the devices, their idle time with its causes, the bound, and advice."""
-    one, known = found.devices == 1, found.verdict.word != "unknown"
-    subject = "the device" if one else f"the {found.devices} devices"
-    if found.whole_ns:
-        busy = milliseconds(found.whole_ns - found.bubble_ns)
-        served = milliseconds(found.whole_ns - found.causes.get(ARRIVAL, 0))
-        where = "between its first op and its last" if one else (
-            "each between its first op and its last, added up"
-        )  # fmt: skip
-        when = "" if ARRIVAL not in found.causes else ", while a request was there"
-        least = "" if found.is_busy else f"; busy is {BUSY} % and more"
-        yield (
-            f"{'Busy' if found.is_busy else 'Not busy'}: {subject} worked for {busy} of {served} "
-            f"({found.busy_percent:.1f} %), {where}{when}{least}."
-        )
-    if found.causes:
-        parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
-        yield f"Idle time: {milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} %): {parts}."
-    if is_profiled(trace):
-        large = [cause for cause, ns in found.causes.items() if ns >= LARGE * found.bubble_ns]
-        if means := "; ".join(MEANINGS[cause] for cause in MEANINGS if cause in large):
-            yield f"{means[0].upper()}{means[1:]}."
-        yield from _blocked_words(trace, found.blocked)
-    if found.unknown_percent:
-        yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
-    largest = found.largest
-    if largest and (largest.cause != KERNEL_WAIT or not found.is_busy):
-        yield largest.sentence
-    if known and (bound := found.bound).ns:
-        yield (
-            f"These batches cannot take less than {milliseconds(bound.ns)} unless their work gets "
-            f"faster, because lane {bound.lane} has that much work; "
-            f"this run took {milliseconds(found.makespan_ns)}, {found.gain:.2f} times as long."
-        )
-    if found.advice:
-        yield f"Next: {found.advice}"
-
-
-def _blocked_words(trace: Trace, blocked: Sequence[BlockingCall]) -> Iterator[str]:
-    """Yield the call in which the host was blocked most, and where it was made."""
-    total = sum(item.ns for item in blocked)
-    if not total or total < LEAST_BLOCKED * trace.end:
-        return
-    threads, most = {item.lane for item in filter(is_blocked, trace.slices)}, blocked[0]
-    part = "" if len(blocked) == 1 else f", {milliseconds(most.ns)} of it"
-    several = f"{len(threads)} threads of the host, added up, were"
-    subject = "The host was" if len(threads) == 1 else several
-    where = f"; the call was made in {most.where}" if most.where else ""
-    yield f"{subject} blocked for {milliseconds(total)}{part} in {shortened(most.call)}{where}."
 
 
 # -- The next thing to do --------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from .answers import Answer
-from .findings import shortened
+from .findings import OverlapFindings, shortened
 from .history import many, milliseconds
+from .speed import frames
 
 SHARES = {  # percentages that a requirement may compare
     "overlapped": "of the steps are overlapped",
@@ -91,13 +92,13 @@ def judge_requirements(
     for item in needed:
         if item.kind == "law":
             found.append(_judge_law(item, by_question))
-        elif not by_question["overlaps"].figures:
+        elif (findings := by_question["overlaps"].findings) is None:
             sentence = by_question["overlaps"].sentence
             found.append(RequirementResult(item.text, False, f"It cannot be judged. {sentence}"))
         elif item.kind == "call":
-            found.append(_judge_call(item, by_question["overlaps"].figures))
+            found.append(_judge_call(item, findings))
         else:
-            found.append(_judge_share(item, by_question))
+            found.append(_judge_share(item, findings, by_question))
     return found
 
 
@@ -108,19 +109,19 @@ def _judge_law(item: Requirement, by_question: Mapping[str, Answer]) -> Requirem
     return RequirementResult(item.text, is_met, answer.sentence)
 
 
-def _judge_share(item: Requirement, by_question: Mapping[str, Answer]) -> RequirementResult:
+def _judge_share(
+    item: Requirement, findings: OverlapFindings, by_question: Mapping[str, Answer]
+) -> RequirementResult:
     """Compare a share with its limit."""
-    overlap, busy = by_question["overlaps"], by_question["busy"]
-    answer = overlap if item.name == "overlapped" else busy
+    answer = by_question["overlaps" if item.name == "overlapped" else "busy"]
     if answer.word == "unknown":
         sentence = f"It cannot be judged. {answer.sentence}"
         return RequirementResult(item.text, False, sentence)
-    figures = overlap.figures
     share = {
-        "overlapped": figures["verdict"]["percent"],
-        "hidden": figures["hidden_percent"],
-        "busy": figures["busy_percent"],
-        "idle": figures["idle_percent"],
+        "overlapped": findings.verdict.percent,
+        "hidden": findings.hidden_percent,
+        "busy": findings.busy_percent,
+        "idle": findings.idle_percent,
     }[item.name]
     is_met = {
         ">=": share >= item.limit,
@@ -132,22 +133,22 @@ def _judge_share(item: Requirement, by_question: Mapping[str, Answer]) -> Requir
     return RequirementResult(item.text, is_met, sentence)
 
 
-def _judge_call(item: Requirement, figures: Mapping[str, Any]) -> RequirementResult:
+def _judge_call(item: Requirement, findings: OverlapFindings) -> RequirementResult:
     """Look for blocking calls of a name, which may be of the call, an operator or a function."""
     found = [
         call
-        for call in figures["blocked"]
-        if any(fnmatchcase(name, item.name) for name in call["names"])
+        for call in findings.blocked
+        if any(fnmatchcase(name, item.name) for name in call.names)
     ]  # fmt: skip
-    lacks = " ".join(line for line in figures["lacks"] if line.startswith("It has no launches"))
+    lacks = " ".join(line for line in findings.lacks if line.startswith("It has no launches"))
     if lacks:
         return RequirementResult(item.text, False, f"It cannot be judged. {lacks}")
     if not found:
         return RequirementResult(item.text, True, f"No call {item.name} blocked the host.")
-    count, ns = sum(call["count"] for call in found), sum(call["ns"] for call in found)
-    where = f"; the call was made in {found[0]['where']}" if found[0]["where"] else ""
+    count, ns = sum(call.count for call in found), sum(call.ns for call in found)
+    where = f"; the call was made in {frames(found[0].where)}" if found[0].where else ""
     sentence = (
-        f"{shortened(found[0]['call'])} blocked the host {many(count, 'time')}, for "
+        f"{shortened(found[0].call)} blocked the host {many(count, 'time')}, for "
         f"{milliseconds(ns)} in all{where}."
     )
     return RequirementResult(item.text, False, sentence)

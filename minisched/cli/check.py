@@ -60,6 +60,7 @@ def check(
     compare: bool = setting(
         False, "Compare two files of engines' outputs: tokens, or recorded runs."
     ),
+    detail: bool = setting(False, "Every sentence about recorded runs, not only one screen."),
     json: bool = JSON,
 ) -> int:
     """Check recorded runs (identical, leaks, races, overlaps, busy), or draw workloads.
@@ -83,9 +84,9 @@ def check(
         is_one = f"but {traces[0]} is a recorded run: one or the other"
         raise ValueError(f"{name} draws workloads, {is_one}.")
     needed = [requirement(text) for text in require]
-    if not traces and (step or draw or html or device_lane or require):
+    if not traces and (step or draw or html or device_lane or require or detail):
         name = "--draw" if draw else "--html" if html else "--step" if step else "--device-lane"
-        name = "--require" if require else name
+        name = "--require" if require else "--detail" if detail else name
         use = "; use --out FOLDER" if draw else ""
         raise ValueError(f"{name} is about recorded runs, but none is named{use}.")
     files: list[str] = []
@@ -112,7 +113,7 @@ def check(
     if json:
         print_json({**found.as_json(), **({"files": files} if found.tally else {})})
     else:
-        show(found, files)
+        show(found, files, detail)
     if draw is not None:
         draw_first(draw, found)
     if html is not None:
@@ -120,14 +121,15 @@ def check(
     return 1 if found.holds is False else 0
 
 
-def show(found: Check, files: Sequence[str]) -> None:
+def show(found: Check, files: Sequence[str], is_whole: bool) -> None:
     """Print the result of a check; for random workloads the table of laws first."""
     if found.tally:
         say_table(LAW_HEADS, law_rows(found.tally))
         if found.tally.coverage:
             counts = found.tally.situations.items()
             say_table(("situation", ">cases"), [(name, str(count)) for name, count in counts])
-    for line in (*found.lines, *files):
+    lines = found.detail.splitlines() if is_whole else found.lines
+    for line in (*lines, *files):
         if line.lstrip().startswith("minisched check"):
             say_command(line.strip())
         else:
@@ -155,7 +157,7 @@ def check_traces(
         gc.freeze()  # otherwise the collector searches a million events for cycles repeatedly
         try:
             work.at("looking at what ran")
-            return check_runs(runs, require=needed)
+            return check_runs(runs, needed)
         finally:
             gc.unfreeze()
 
@@ -168,9 +170,9 @@ def draw_first(target: Path, found: Check) -> None:
     """
     scene = found.first_violation
     idle = [
-        run.trace
-        for run in found.runs
-        for answer in found.answers[run.file]
+        verdict.run.trace
+        for verdict in found.verdicts
+        for answer in verdict.answers
         if answer.question == "overlaps" and answer.word in ("no", "partly")
     ]
     if scene is None and idle and is_profiled(idle[0]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from html import escape
+
+from ..checks.verdict import RunVerdict
 
 PAGE = """\
 <!doctype html>
@@ -25,17 +27,19 @@ svg {{ max-width: 100%; height: auto; margin-top: 18px }}
 """
 
 
-def verdict_page(lines: Iterable[str], svg: str = "") -> str:
-    """Return the page of a check's lines: runs, their answers, and the details of answers.
+def verdict_page(verdicts: Sequence[RunVerdict], svg: str = "") -> str:
+    """Return the page of the verdicts on recorded runs, with a picture below them."""
+    title = escape(verdicts[0].title if verdicts else "nothing was checked")
+    return PAGE.format(title=title, body="\n".join([*map(verdict_html, verdicts), svg]))
 
-    The lines are those of the command: a run's begins at the margin, an answer's after two spaces,
-    a detail's after more.
-    """
-    lines = list(lines)
-    told = []
-    for line in lines:
-        inside = len(line) - len(line.lstrip())
-        tag = "h1" if not inside else "h2" if inside < 4 else "p"
-        told.append(f"<{tag}>{escape(line.strip())}</{tag}>")
-    title = escape(lines[0] if lines else "nothing was checked")
-    return PAGE.format(title=title, body="\n".join([*told, svg]))
+
+def verdict_html(verdict: RunVerdict) -> str:
+    """Return a verdict: a heading for each row, its details, and the rest folded."""
+    told = [f"<h1>{escape(verdict.title)}</h1>"]
+    for row in verdict.rows:
+        told.append(f"<h2>{escape(f'{row.sign} {row.name} {row.sentence}')}</h2>")
+        told += [f"<p>{escape(line.strip())}</p>" for line in row.details]
+        if row.more:
+            inside = "".join(f"<p>{escape(line)}</p>" for line in row.more)
+            told.append(f"<details><summary>More</summary>{inside}</details>")
+    return "\n".join(told)

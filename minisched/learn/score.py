@@ -14,8 +14,9 @@ from math import sqrt
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from ..checks.answers import Recorded, answer_all, verdict_on
+from ..checks.answers import Recorded
 from ..checks.overlap import measure
+from ..checks.verdict import verdicts_on
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, of_milliseconds
 from ..devices.registry import open_device
@@ -188,10 +189,8 @@ def broken_law(serial: Run, run: Run) -> str:
         rid = next(rid for rid, ids in run.outputs.items() if ids != serial.outputs[rid])
         return f"request {rid} has other tokens than in the serial loop."
     runs = [Recorded("serial", serial.trace), Recorded("own", run.trace)]
-    answers = answer_all(runs)
-    if verdict_on(runs, answers):
-        return ""
-    return next(answer.sentence for answer in answers["own"] if not answer.holds)
+    _, own = verdicts_on(runs)
+    return next((answer.sentence for answer in own.answers if not answer.holds), "")
 
 
 # -- The table of entries --------------------------------------------------------------------------

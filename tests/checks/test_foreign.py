@@ -25,12 +25,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import minisched as ms
 from minisched.checks.ahead import overlap_verdict
 from minisched.checks.causes import idle_gaps, launches
 from minisched.checks.findings import OverlapFindings, report
 from minisched.checks.foreign import NotAProfile, read_foreign
 from minisched.checks.overlap import length, union
 from minisched.checks.profiled import is_step
+from minisched.checks.speed import blocked_words, busy_words, idle_words
 from minisched.export.chrome import to_chrome
 from minisched.export.pictures.waits import run_with
 from minisched.trace.events import is_host
@@ -216,7 +218,7 @@ def test_idle_time_is_the_oracles(path: Path) -> None:
     if path.stem == "sglang_extend":  # a kernel that waits long is not charged to the host
         assert told.causes["blocked host"] + told.causes["other"] == 493_244_000
         assert told.causes["host wait"] < 1_000_000 and told.causes["other"] < 100_000
-        assert any("hipMemcpyWithStream (aten::copy_)" in line for line in told.sentences)
+        assert "hipMemcpyWithStream (aten::copy_)" in blocked_words(trace, told)
 
 
 def copies_that_block(path: Path, call: str) -> OverlapFindings:
@@ -245,16 +247,30 @@ def test_an_idle_device_is_not_busy_and_the_call_that_blocked_meanwhile_is_named
     found = copies_that_block(tmp_path / "t.json", "cudaMemcpyAsync")
     told, largest = found.verdict, found.largest
     assert (told.ahead, told.pairs, told.word) == (4, 4, "overlapped") and found.idle_percent > 40
-    assert not found.is_busy and found.sentences[found.busy_from].startswith("Not busy: the device")
+    assert not found.is_busy and busy_words(found).startswith("Not busy: the device")
     assert largest is not None and largest.cause == "blocked host" == max(
         found.causes, key=lambda cause: found.causes[cause]
     )
     assert largest.phase == "cudaMemcpyAsync" and largest.percent > 90
     assert "the host was in cudaMemcpyAsync" in largest.sentence
-    assert largest.sentence in found.sentences
+    assert largest.sentence in idle_words(found)
     assert found.advice.startswith("do not block the host in cudaMemcpyAsync: ")
     launched = copies_that_block(tmp_path / "t.json", "cudaLaunchKernel")
     assert launched.largest is not None and launched.largest.cause == "other", "no call blocked"
+
+
+def test_a_step_of_a_profile_may_have_any_number_of_copies(tmp_path: Path) -> None:
+    """Public traces have 25 in 5 steps (``negative_queue_length_values_check``)."""
+    events = list[Event]()
+    for step in range(1, 5):
+        at = 1_000 * step
+        events += [("mark", f"ProfilerStep#{step}", at, at + 900, 0)]
+        for copy in (10 * step, 10 * step + 1):
+            start = at + 100 * (copy % 10)
+            events += [("call", "cudaMemcpyAsync", start, start + 10, copy),
+                       ("copy", TO_HOST, start + 20, start + 80, copy)]  # fmt: skip
+    judged(tmp_path / "t.json", events)
+    assert ms.check(tmp_path / "t.json").holds is None, "a profile has no law"
 
 
 def test_a_short_blocking_call_is_not_the_reason_for_a_long_gap(tmp_path: Path) -> None:

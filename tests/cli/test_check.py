@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field
 from html import unescape
@@ -16,6 +18,7 @@ import typer
 import minisched as ms
 from minisched.checks import causes
 from minisched.checks.draw import CASES_EACH
+from minisched.checks.verdict import SCREEN_COLUMNS, SCREEN_LINES
 from minisched.cli.app import app
 from minisched.trace import Slice, Trace
 from minisched.trace.native import to_json
@@ -62,6 +65,33 @@ def test_a_profile_of_a_real_engine_is_judged(cli: Any, file: Path) -> None:
     code, out, err = cli(f"check {file}")
     assert (code, err) == (0, "") and "overlaps?" in out
     assert cli(f"check --step '' {file}") == (code, out, err)
+
+
+RUNS = [*REAL, *sorted((ROOT / "tests" / "checks" / "profiles").glob("*.json"))]
+
+
+@pytest.mark.parametrize("file", RUNS, ids=lambda path: path.name.partition(".")[0])
+def test_a_verdict_fits_on_a_screen_and_detail_has_the_rest(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(SCREEN_COLUMNS))
+    screen, whole = cli(f"check {file}")[1].splitlines(), cli(f"check {file} --detail")[1]
+    assert len(screen) <= SCREEN_LINES and max(map(len, screen)) <= SCREEN_COLUMNS
+    (run,) = json.loads(cli(f"check {file} --json")[1])["runs"]
+    for row in run["verdict"]:
+        for line in (row["sentence"], *row["details"], *row["more"]):
+            assert "".join(line.split()) in "".join(whole.split())
+    assert not screen[-1].startswith("  and ") or len(whole.splitlines()) >= len(screen)
+
+
+def test_a_broken_law_comes_first_on_a_screen(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(SCREEN_COLUMNS))
+    name = ROOT / "lessons" / "site" / "docs" / "engines" / "thread_engine.py"
+    assert not subprocess.run([sys.executable, str(name), "t.json"], timeout=60).returncode
+    code, out, _ = cli("check t.json")
+    assert code == 1 and len(out.splitlines()) <= SCREEN_LINES
+    assert "✗ races?" in out and "overlaps?" in out and "next?" not in out
+    assert "next?" in cli("check t.json --detail")[1]
 
 
 # -- Files in our own format -----------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_a_trusted_notebook_shows_the_player_and_paper_shows_the_picture(
 def test_a_check_of_a_run_is_sentences_with_a_picture_and_of_workloads_sentences_alone() -> None:
     found = ms.check(compared())
     data = bundle(found)
-    assert data["text/plain"] == repr(found) and "<pre>serial: " in data["text/html"]
+    assert data["text/plain"] == repr(found) and "<h1>serial: " in data["text/html"]
     ((title, inside),) = IMAGE.findall(data["text/html"])
     assert base64.b64decode(inside).decode() == data["image/svg+xml"]
     assert title.startswith("While the device runs step")

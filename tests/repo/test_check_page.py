@@ -76,9 +76,9 @@ def put(name: str, folder: Path) -> Path:
 
 
 def here(path: Path) -> list[dict[str, Any]]:
-    """The answers about a file in this Python."""
+    """The rows of the verdict on a file in this Python."""
     run = read_recorded(path)._replace(file=path.name)
-    return list(checker.answers(check_runs([run]).lines[1:]))
+    return check_runs([run]).verdicts[0].as_json()
 
 
 @pytest.fixture(scope="module")
@@ -109,22 +109,26 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 
 
 def said(page: Page) -> list[dict[str, Any]]:
-    """The answers on the page."""
+    """The rows on the page, with the folded sentences."""
     expect(page.locator("#stop")).to_be_hidden(timeout=1000 * SECONDS)
     expect(page.locator("#results")).to_be_visible()
     return page.evaluate(
         """() => [...document.querySelectorAll("#answers dt")].map((head) => ({
             head: head.textContent,
-            lines: [...head.nextSibling.childNodes].map((line) => line.textContent),
+            lines: [head.nextSibling.firstChild, ...head.nextSibling.querySelectorAll("p")]
+                .map((line) => line.textContent),
         }))"""
     )
 
 
-def as_said(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Answers as the page shows them."""
+def as_said(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as the page shows them."""
     return [
-        {"head": f"{it['sign']} {it['question']}", "lines": [it["sentence"], *it["details"]]}
-        for it in answers
+        {
+            "head": f"{it['sign']} {it['name']}",
+            "lines": [it["sentence"], *it["details"], *it["more"]],
+        }
+        for it in rows
     ]
 
 
@@ -215,13 +219,13 @@ def test_a_check_can_be_stopped_and_the_page_goes_on(page: Page, tmp_path: Path)
     assert said(page) == as_said(here(tmp_path / "torch.json"))
 
 
-def test_answers_are_the_lines_of_the_command(tmp_path: Path) -> None:
+def test_rows_are_those_of_the_command(tmp_path: Path) -> None:
     told = list[str]()
     for name in FORMATS:
         path = put(name, tmp_path)
         asked = json.dumps({"path": str(path), "step": "", "lane": ""})
         found = json.loads(checker.check(asked, told.append))
-        assert found["answers"] == here(path) and all(it["question"] for it in found["answers"])
+        assert found["rows"] == here(path) and len(found["rows"]) > 3
         assert bool(found["svg"]) == name.startswith(DRAWN)
     assert any(words == "Judging own.json …" for words in told)
     with pytest.raises(ValueError, match=r"^notes\.md is no trace"):

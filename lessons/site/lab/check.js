@@ -54,10 +54,10 @@ function stop() {
   python = new Python("checker", tell);
 }
 
-function show({ title, answers, svg }) {
+function show({ title, rows, svg }) {
   at("results").hidden = false;
   at("title").textContent = title;
-  at("answers").replaceChildren(...answers.flatMap(answer));
+  at("answers").replaceChildren(...rows.flatMap(row));
   URL.revokeObjectURL(picture);
   picture = svg ? URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" })) : "";
   at("picture").hidden = !svg;
@@ -65,15 +65,20 @@ function show({ title, answers, svg }) {
   at("picture").alt = svg ? "The steps of this run" : "";
 }
 
-function answer({ sign, question, sentence, details }) {
-  const head = Object.assign(document.createElement("dt"), { textContent: `${sign} ${question}` });
-  const body = Object.assign(document.createElement("dd"), { textContent: sentence });
+function row({ sign, name, sentence, details, more }) {
+  const head = made("dt", `${sign} ${name}`);
+  const body = made("dd", sentence);
   head.dataset.sign = sign;
-  for (const line of details) {
-    body.append(Object.assign(document.createElement("p"), { textContent: line }));
+  body.append(...details.map((line) => made("p", line)));
+  if (more.length) {
+    const folded = made("details", "");
+    folded.append(made("summary", "More"), ...more.map((line) => made("p", line)));
+    body.append(folded);
   }
   return [head, body];
 }
+
+const made = (tag, text) => Object.assign(document.createElement(tag), { textContent: text });
 
 function take(files) {
   if (files.length !== 1) {

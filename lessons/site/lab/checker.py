@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from minisched.checking import check_runs
 from minisched.checks.reading import read_recorded
@@ -26,8 +23,8 @@ def ready(_: str = "") -> str:
 def check(asked: str, tell: Callable[[str], None]) -> str:
     """Check the file ``path`` of a JSON object; ``step`` and ``lane`` are options of the command.
 
-    ``tell`` receives the progress in words. The result has the run as ``title``, the ``answers``,
-    each with its details, and a picture as ``svg``.
+    ``tell`` receives the progress in words. The result has the run as ``title``, the ``rows`` of its
+    verdict, and a picture as ``svg``.
 
     Raises:
         ValueError: the file can't be read or is too large for a browser.
@@ -58,19 +55,6 @@ def check(asked: str, tell: Callable[[str], None]) -> str:
         raise ValueError(str(error).replace(str(path), path.name)) from None
     finally:
         gc.unfreeze()
-    title, *lines = found.lines
+    [verdict] = found.verdicts
     svg = to_svg(scene) if scene else ""
-    return json.dumps({"title": title, "answers": list(answers(lines)), "svg": svg})
-
-
-LINE = re.compile(r"(\S) ((?:\w+\? )*\w+\?)?\s*(.*)")  # sign, questions, sentence
-
-
-def answers(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield each answer of the command's output: sign, question, sentence and details."""
-    starts = [at for at, line in enumerate(lines) if not line.startswith("    ")]
-    for start, end in pairwise([*starts, len(lines)]):
-        found = LINE.fullmatch(lines[start].strip())
-        sign, question, sentence = found.groups("") if found else ("", "", lines[start].strip())
-        details = [line.strip() for line in lines[start + 1 : end]]
-        yield {"sign": sign, "question": question, "sentence": sentence, "details": details}
+    return json.dumps({"title": verdict.title, "rows": verdict.as_json(), "svg": svg})

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...checks.answers import Recorded, answer_all
+from ...checks.answers import Recorded
+from ...checks.verdict import verdicts_on
 from ...export.units import ms
 from ...trace import Trace
 from ..exercise import Exercise, Pure
@@ -141,7 +142,7 @@ def held(engine: CountedEngine, which: int) -> str:
         Recorded(name, trace_of_engine(run, name))
         for name, run in (("serial", serial), ("yours", engine))
     ]
-    for answer in answer_all(runs)["yours"]:
+    for answer in verdicts_on(runs)[1].answers:
         if not answer.holds:
             return answer.sentence
         if answer.question == "overlaps" and answer.word != "yes" and which:
