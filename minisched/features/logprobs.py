@@ -2,7 +2,7 @@
 
 A request asks for them with ``SamplingParams.return_logprob``. They take two more ops of a step,
 after the copy of its tokens. ``logprobs`` computes them on the stream that samples, and ``copy
-logprobs`` brings them to the host. Each has a *place* (``models/sampling.py:LogprobInfo``). SGLang
+logprobs`` brings them to the host. Each has a *place* (``LogprobInfo``). SGLang
 computes those of prompts in the forward pass and waits for their top tokens immediately
 (``layers/logits_processor.py:get_top_logprobs``). Here the host waits only for the result.
 """
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from itertools import zip_longest
+from typing import Any, NamedTuple, cast
 
 from ..core import Logprobs, Outputs, Request, Result, Row, ScheduleBatch, TokenLogprob
 from ..core.feature import Feature, StepPart
 from ..core.logprobs import next_logprob_at
 from ..core.part import RequestPart
-from ..devices.base import Array, Op
+from ..devices.base import Array, Arrays, Op
 from ..models.base import ForwardBatch, LogitModel
-from ..models.sampling import LogprobInfo, get_logprob_info
 from ..worker import Step, Worker
 
 # -- One request: what it has so far ---------------------------------------------------------------
@@ -76,7 +76,64 @@ def logprobs_of(req: Request) -> Logprobs:
     return Logprobs(part.input_token_logprobs, part.output_token_logprobs)
 
 
-# -- One step: two more ops ------------------------------------------------------------------------
+# -- One step: its places, and two more ops --------------------------------------------------------
+
+
+class LogprobInfo(NamedTuple):
+    """The sources of a step's log-probabilities: a *place* for each, row after row.
+
+    In a row those of the prompt come first, then one for each token that it samples. With prompt
+    log-probabilities there are more logits than samples, and sampling has to take its own. Columns
+    are lists, or arrays once they are shipped.
+    """
+
+    logit_lens: list[int]  # [num_reqs] of how many last positions there are logits, on the host
+    top_logprobs_num: int  # the most that a request wants
+    samples_at: Any  # [num_samples] among the logits; None: all of them
+    logits_at: Any  # [num_places] among the logits
+    is_sampled: Any  # [num_places] whether the token is sampled here
+    samples: Any  # [num_places] among the samples, where it is
+    input_ids: Any  # [num_places] the token, where it is the prompt's
+
+    def shipped(self, xp: Arrays) -> LogprobInfo:
+        """Return the same on the device."""
+        return self._replace(
+            samples_at=None if self.samples_at is None else xp.asarray(self.samples_at),
+            logits_at=xp.asarray(self.logits_at),
+            is_sampled=xp.mask(self.is_sampled),
+            samples=xp.asarray(self.samples),
+            input_ids=xp.asarray(self.input_ids),
+        )
+
+
+def get_logprob_info(batch: ScheduleBatch, starts: Sequence[int]) -> LogprobInfo | None:
+    """Return the places of a batch; None if no request wants any.
+
+    ``starts`` has each prompt's first new position with wanted logits, [num_extend_reqs].
+    """
+    if not any(req.params.return_logprob for req in batch.reqs):
+        return None
+    logit_lens, samples_at, end = list[int](), list[int](), 0
+    places: list[tuple[int, bool, int, int]] = []  # as the last fields of LogprobInfo
+    rows = zip_longest(zip(batch.rows, batch.sample_lens, strict=True), starts)
+    for (row, num_samples), start_len in rows:
+        num_logits, prompt = num_samples, row.req.prompt[:0]
+        if start_len is not None:  # it computes a part of its prompt
+            num_logits = max(row.end - row.start - start_len, num_samples)
+            prompt = row.req.prompt[row.start + start_len + 1 : row.end + 1]
+        first, end = end, end + num_logits
+        sampled = range(end - num_samples, end)
+        if row.req.params.return_logprob:
+            places += [(at, False, 0, token) for at, token in enumerate(prompt, first)]
+            places += [(at, True, sample, 0) for sample, at in enumerate(sampled, len(samples_at))]
+        samples_at += sampled
+        logit_lens.append(num_logits)
+    return LogprobInfo(
+        logit_lens,
+        max(req.params.top_logprobs_num for req in batch.reqs if req.params.return_logprob),
+        samples_at if len(samples_at) < end else None,
+        *zip(*places, strict=True),
+    )
 
 
 @dataclass(eq=False)

@@ -2,14 +2,15 @@
 
 A model that is asked for the same tokens alone and in a batch should give the same logits. Many
 libraries add in another order for another number of rows, so logits move by some roundings. How
-far is measured once, when a model is opened (``promise_of``). The model is then in a class:
+far is measured once, when a model is opened (``measure_apart``). The model is then in a class:
 
 - *exact*: no logit moved. Every schedule must give the same tokens.
 - *margin*: logits moved by up to ``apart``. Another token is a violation only where the two largest
   logits were more than ``TIMES * apart`` away from each other. The runs of a comparison report how
   close their closest choice was.
 - *refused*: this engine can't run the model (``Refused``). An adapter refuses a state besides keys
-  and values. The probe refuses logits that move by more than rounding explains.
+  and values. The probe refuses logits that move by more than rounding explains, or that are others
+  than in the library's own pass (``whole_pass``).
 
 Measurements are kept in ``promises.json`` of ``checkpoint.model_home``, by checkpoint, device,
 dtype and versions of the libraries. vLLM and SGLang keep lists of tested models instead
@@ -22,9 +23,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from math import isfinite
@@ -40,35 +40,14 @@ from .base import ForwardBatch, GraphModel, Model, make_forward_batch
 from .checkpoint import WeightsError, model_home
 
 TIMES = 4  # of the measured movement; a choice that was closer than this may differ
-TOO_FAR = 0.1  # of the largest logit; a movement above it is no rounding
+ROUNDING = {"bfloat16": 0.1, "float16": 0.1}  # of the largest logit; more is no rounding
+OTHERWISE = 1e-3  # the same for wider dtypes
 KEPT = "promises.json"
 LIBRARIES = ("mlx", "mlx-lm", "numpy", "torch", "transformers")
 
 
 class Refused(WeightsError):
     """A model that this engine can't run; the message is one sentence with the reason."""
-
-
-@dataclass(frozen=True)
-class Promise:
-    """How far the logits of an opened model move with the batch."""
-
-    apart: float  # the largest movement of a logit
-    rows: int  # number of compared rows of logits
-    moved: int  # number of those with a logit that moved
-
-    @property
-    def kind(self) -> str:
-        """Return ``exact`` or ``margin``."""
-        return kind_of(self.apart)
-
-    def __str__(self) -> str:
-        if not self.apart:
-            return f"exact: no logit of {self.rows} rows moves with the batch"
-        return (
-            f"margin: logits of {self.moved} of {self.rows} rows move by up to {self.apart:.2g} "
-            "with the batch"
-        )
 
 
 def kind_of(apart: float) -> str:
@@ -84,8 +63,8 @@ def is_allowed(margin: float | None, apart: float | None) -> bool:
 # -- Measured once for each checkpoint -------------------------------------------------------------
 
 
-def promise_of(model: Model, device: str, directory: Path | None = None) -> Promise:
-    """Return the promise of a model on a device: kept by its directory, or measured now.
+def measure_apart(model: Model, device: str, directory: Path | None = None) -> float:
+    """Return how far logits move on a device: kept by the model's directory, or measured now.
 
     A model without a directory, such as an object that the user has loaded, is always measured.
 
@@ -94,16 +73,16 @@ def promise_of(model: Model, device: str, directory: Path | None = None) -> Prom
     """
     key = fingerprint(model, device, directory) if directory else ""
     file = model_home() / KEPT
-    if key and (known := read_kept(file).get(key)) is not None:
-        return Promise(**known)
+    if key and isinstance(known := read_kept(file).get(key), float):
+        return known
     opened = open_device(device)
     try:
-        found = probe(model, opened)
+        apart = probe(model, opened)
     finally:
         opened.close()
     if key:
-        keep(file, key, found)
-    return found
+        keep(file, key, apart)
+    return apart
 
 
 def fingerprint(model: Model, device: str, directory: Path) -> str:
@@ -135,9 +114,9 @@ def read_kept(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def keep(file: Path, key: str, promise: Promise) -> None:
+def keep(file: Path, key: str, apart: float) -> None:
     """Add a measurement to the file; without a writable folder do nothing."""
-    content = json.dumps({**read_kept(file), key: asdict(promise)}, indent=1)
+    content = json.dumps({**read_kept(file), key: apart}, indent=1)
     with suppress(ValueError):
         write_whole(file, content, with_folders=True)
 
@@ -179,12 +158,14 @@ def steps_of(lengths: Sequence[int]) -> list[list[ProbeRow]]:
     ]
 
 
-def probe(model: Model, device: Device) -> Promise:
+def probe(model: Model, device: Device) -> float:
     """Measure how far a model's logits move with the other rows of a step.
 
     Two prompts are computed alone, each in one step: that gives the logits after every position.
     Rows of later steps begin with the keys and values of a prompt, and compute some of its
-    positions again, next to other rows. All steps together have about 150 tokens.
+    positions again, next to other rows. All steps together have about 150 tokens. A model of a
+    library may have a ``whole_pass``, without pages: the last logits of a prompt are compared with
+    those.
 
     Raises:
         Refused: a step fails, or logits are no numbers, or move by more than rounding explains.
@@ -193,14 +174,14 @@ def probe(model: Model, device: Device) -> Promise:
     random, length = Random(0), max(lengths)
     prompts = [[random.randrange(model.vocab_size) for _ in range(each)] for each in lengths]
     rows = len(prompts) + DECODES
-    model.allocate(device, 1 + rows * length, length)
-    table = device.memory("page table", rows * length)
-    if isinstance(model, GraphModel):
-        table = model.init_cuda_graphs(device, table, 0)
     stream, number = device.stream("forward"), count(1)
 
-    def run(parts: list[ProbeRow], first_row: int, against: list[Any] | None) -> Any:
-        """Run a step and return its logits; with ``against`` how far they are from those."""
+    def on_device(function: Callable[[], Array]) -> Any:
+        """Return the result of a function that runs on the device."""
+        return stream.launch(function, name="probe").synchronize()
+
+    def run(parts: list[ProbeRow], first_row: int, alone: Sequence[Array] = ()) -> Any:
+        """Run a step; return its logits, or how far they are from those of prompts ``alone``."""
         step = step_of(parts, first_row, prompts, length, next(number))
         inputs = make_forward_batch(step, device.xp, model.pad_to)
 
@@ -208,24 +189,45 @@ def probe(model: Model, device: Device) -> Promise:
             """Compute on the device."""
             table[inputs.table_index] = inputs.table_slots
             logits = model.forward(inputs, inputs.ids, table)
-            return logits if against is None else distances(device, logits, parts, against)
+            same = [alone[it.prompt][it.start : it.start + it.length] for it in parts if alone]
+            return distances(device, [logits], same) if alone else logits
 
-        return stream.launch(forward, name="probe").synchronize()
+        return on_device(forward)
+
+    def from_whole_pass() -> Array:
+        """Return how far the last logits of the prompts are from the library's own pass."""
+        own = [whole_pass(prompt)[-1:] for prompt in prompts]
+        return distances(device, [logits[-1:] for logits in alone], own)
 
     try:
-        alone = [run([ProbeRow(at, 0, each)], at, None) for at, each in enumerate(lengths)]
-        apart = [each for parts in steps_of(lengths) for each in run(parts, 2, alone).tolist()]
-        highest = stream.launch(lambda: largest(device, alone), name="probe").synchronize().tolist()
+        model.allocate(device, 1 + rows * length, length)
+        table = device.memory("page table", rows * length)
+        if isinstance(model, GraphModel):
+            table = model.init_cuda_graphs(device, table, 0)
+        alone = [run([ProbeRow(at, 0, each)], at) for at, each in enumerate(lengths)]
+        moved = [each for parts in steps_of(lengths) for each in run(parts, 2, alone).tolist()]
+        highest = on_device(lambda: largest(device, alone)).tolist()
+        whole_pass: Any = getattr(model, "whole_pass", None)
+        away = max(on_device(from_whole_pass).tolist()) if whole_pass else 0.0
+    except Refused:
+        raise
     except Exception as error:  # of a library's model, which may raise any kind
         reason = reason_of(error).rstrip(".")
         raise Refused(f"{model.name} can't run here: a step of it fails ({reason}).") from error
-    worst, scale = max(apart), max(map(abs, highest))
-    if not all(map(isfinite, [*apart, *highest])) or worst > scale * TOO_FAR:
+    worst: float = max(moved)
+    scale = max(map(abs, highest))
+    limit = scale * ROUNDING.get(model.dtype, OTHERWISE)
+    if not all(map(isfinite, [*moved, *highest])) or worst > limit:
         raise Refused(
             f"{model.name} can't run here: the same tokens alone and in a batch give logits that "
             f"are {worst:.2g} apart, and the largest one is {scale:.2g}; no rounding is so large."
         )
-    return Promise(worst, len(apart), sum(each > 0 for each in apart))
+    if not away <= limit:
+        raise Refused(
+            f"{model.name} can't run here: over pages its logits are {away:.2g} from those of "
+            "the library's own pass, so its layers use more than keys and values."
+        )
+    return worst
 
 
 def step_of(
@@ -254,13 +256,10 @@ def step_of(
     )  # fmt: skip
 
 
-def distances(device: Device, logits: Array, parts: list[ProbeRow], alone: list[Array]) -> Array:
-    """Return how far each row of logits is from that of the prompt alone, [num_tokens]."""
+def distances(device: Device, logits: list[Array], truth: list[Array]) -> Array:
+    """Return how far each row of logits is from its row of ``truth``, [num_rows]."""
     xp: Any = device.xp
-    truth = xp.lib.concatenate([
-        alone[part.prompt][part.start : part.start + part.length] for part in parts
-    ])  # fmt: skip
-    one, other = xp.wide(logits), xp.wide(truth)
+    one, other = (xp.wide(xp.lib.concatenate(each)) for each in (logits, truth))
     zeros = xp.lib.zeros_like(one)
     return largest(device, [xp.where(one == other, zeros, xp.lib.abs(one - other))])
 

@@ -15,7 +15,7 @@ from .base import Model
 from .checkpoint import AUTO, WeightsError, is_plain_llama, model_home, read_config
 from .fetch import NAME, find_converted
 from .hash import HashModel
-from .promise import promise_of
+from .promise import measure_apart
 from .tokenizer import Tokenizer
 
 BY_LIBRARY = "transformers:"  # before a name: also a Llama is computed by the library
@@ -105,7 +105,7 @@ def open_model(name: str | tuple[object, object], device: str, dtype: str = AUTO
     else:
         opener: Any = load(*LIBRARY[device], wanted_by)
         opened = opener.from_directory(directory, dtype)
-    opened.apart = promise_of(opened, device, directory).apart
+    opened.apart = measure_apart(opened, device, directory)
     return cast(Model, opened)
 
 
@@ -124,7 +124,7 @@ def open_loaded(pair: tuple[object, object], device: str) -> Model:
     module, cls, extra = LIBRARY[device]
     opened: Any = load(module, cls, extra, f"a loaded {what}")(model, tokenizer)
     opened.tokenizer = Tokenizer.from_loaded(tokenizer)
-    opened.apart = promise_of(opened, device).apart
+    opened.apart = measure_apart(opened, device)
     return cast(Model, opened)
 
 

@@ -18,7 +18,6 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from random import Random
 from threading import local
 from typing import Any
 
@@ -29,10 +28,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
-from ..core import ForwardMode
-from ..devices.base import Array, Buffer, Device, reason_of
-from ..devices.thread import TorchArrays
-from .base import ForwardBatch, make_forward_batch
+from ..devices.base import Array, Buffer, Device
+from .base import ForwardBatch
 from .checkpoint import AUTO
 from .llama_torch import (
     AT_ONCE,
@@ -61,6 +58,16 @@ CONTEXT = 2048  # positions of a model that names no number
 # -- Attention over pages --------------------------------------------------------------------------
 
 
+def kv_like(
+    kv: dict[int, tuple[Tensor, Tensor]], layer: int, num_slots: int, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a layer's KV; if there is none yet, take zeros in the form of its first tokens' KV."""
+    if layer not in kv:
+        keys, values = (x.new_zeros(num_slots, *x.shape[1:]) for x in (key, value))
+        kv[layer] = keys, values
+    return kv[layer]
+
+
 @dataclass
 class PagedStep:
     """The values that all layers of a step share, and the KV of each layer."""
@@ -80,10 +87,7 @@ class PagedStep:
 
     def kv_of(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return a layer's KV, with ``key`` and ``value`` [num_tokens, kv_heads, any] written."""
-        if layer not in self.kv:
-            keys, values = (x.new_zeros(self.num_slots, *x.shape[1:]) for x in (key, value))
-            self.kv[layer] = keys, values
-        keys, values = self.kv[layer]
+        keys, values = kv_like(self.kv, layer, self.num_slots, key, value)
         keys.index_copy_(0, self.new, key[: len(self.new)])
         values.index_copy_(0, self.new, value[: len(self.new)])
         return keys, values
@@ -114,10 +118,10 @@ def paged_attention(
     ``query`` is [1, heads, num_tokens, d]; ``key`` and ``value`` are [1, kv_heads, num_tokens, ..].
 
     Raises:
-        Refused: the layer has attention sinks.
+        ValueError: the layer has attention sinks.
     """
     if more.get("s_aux") is not None:
-        raise Refused("its attention has sinks, which are not supported")
+        raise ValueError("attention sinks are not supported")
     paged = running.step
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     keys, values = paged.kv_of(module.layer_idx, k, v)
@@ -190,10 +194,6 @@ def make_exact(module: nn.Module) -> None:
 
 # -- The configuration -----------------------------------------------------------------------------
 
-CANNOT = "can't run over a page table"
-PROBE, SPLIT = 12, 7  # tokens of a text that a new model computes, and of the text's first part
-ROUNDING = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 0.1}  # times the largest logit
-
 
 def refuse(config: Any, name: str) -> None:
     """Refuse layers that need more than keys and values.
@@ -204,8 +204,8 @@ def refuse(config: Any, name: str) -> None:
     others = set(getattr(config, "layer_types", None) or ()) - WITH_KV
     if others:
         raise Refused(
-            f"{name} {CANNOT}: its layers of type {', '.join(sorted(others))} keep another state "
-            "than the keys and values of every position; take a model with attention alone."
+            f"{name} can't run here: its layers of type {', '.join(sorted(others))} keep another "
+            "state than the keys and values of every position; take a model with attention alone."
         )
 
 
@@ -251,8 +251,8 @@ class TransformersLM:
         shared = {id(x): x for x in chain(model.parameters(), model.buffers())}
         self.model = deepcopy(model, shared).eval()
         self.dtype = str(model.dtype).removeprefix("torch.")
+        self.own_attention = self.model.config._attn_implementation
         self.kv: dict[int, tuple[Tensor, Tensor]] = {}
-        self.check()
 
     @classmethod
     def from_directory(cls, directory: str | Path, dtype: str = AUTO) -> TransformersLM:
@@ -265,41 +265,16 @@ class TransformersLM:
         model = load_pretrained(directory, dtype)
         return cls(model, Tokenizer.from_directory(directory), directory.name)
 
-    def check(self) -> None:
-        """Compute a short text in two parts over pages, and compare with transformers' own pass.
-
-        Raises:
-            Refused: the logits differ by more than rounding.
-        """
-        random, xp = Random(0), TorchArrays(self.model.device)
-        ids = [random.randrange(self.vocab_size) for _ in range(PROBE)]  # few special tokens
-        self.num_slots, self.max_len = PROBE + 1, PROBE
-        table = xp.asarray([0] * PROBE + [*range(1, PROBE + 1)])  # the text has row 1
+    def whole_pass(self, ids: list[int]) -> Tensor:
+        """Return the logits [num_ids, vocab] of a text by transformers' own attention."""
+        self.model.set_attn_implementation(self.own_attention)
         try:
             with torch.inference_mode():
-                truth = self.model(xp.asarray(ids)[None], use_cache=False).logits[0, -1].float()
-                self.model.set_attn_implementation(NAME)
-                for start, end in ((0, SPLIT), (SPLIT, PROBE)):
-                    flat = ForwardBatch(
-                        0, ForwardMode.EXTEND, ("check",), [1], [start], [end - start], [1], [1],
-                        sampling=[], ids=ids[start:end], future_slots=[], table_index=[],
-                        table_slots=[],
-                    )  # fmt: skip
-                    batch = make_forward_batch(flat, xp, ROWS)
-                    found = self.forward(batch, batch.ids, table)[-1].float()
-        except Exception as error:  # of code that is not ours
-            raise Refused(f"{self.name} {CANNOT}: {reason_of(error)}.") from error
-        apart = float((found - truth).abs().max())
-        if missing := self.num_layers - len(self.kv):
-            raise Refused(
-                f"{self.name} {CANNOT}: {missing} of its {self.num_layers} layers pass no keys and "
-                "values to transformers' attention: they compute it on their own, or have a state."
-            )
-        if not apart <= ROUNDING[self.dtype] * float(truth.abs().max()):
-            raise Refused(
-                f"{self.name} {CANNOT}: the logits of a text in two parts are {apart:.2g} from "
-                "those of the whole, so its layers use more than keys and values."
-            )
+                inputs = torch.tensor([ids], device=self.model.device)
+                logits: Tensor = self.model(inputs, use_cache=False).logits[0]
+                return logits
+        finally:
+            self.model.set_attn_implementation(NAME)
 
     def first_layers(self, count: int) -> TransformersLM:
         """Return a draft model: the first 1 to ``num_layers`` layers, with the same weights.
@@ -317,33 +292,27 @@ class TransformersLM:
         whole._modules = {**whole._modules, name: inner}
         whole.config = inner.config = config
         draft.model, draft.num_layers = whole, count
-        draft.kv = {layer: self.kv[layer] for layer in range(count)}
         draft.name = f"first {count} layers of {self.name}"
         return draft
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Put weights and KV into the device's memory."""
+        """Put the weights into the device's memory; a layer takes KV there in its first step."""
         where = device.memory("probe", 1).device
         self.model = self.model.to(where)
+        self.model.set_attn_implementation(NAME)
         if where.type == "cpu":
             make_exact(self.model)
-        self.num_slots, self.max_len = num_slots, max_len
-        self.kv = {
-            layer: (
-                torch.zeros(num_slots, *keys.shape[1:], dtype=keys.dtype, device=where),
-                torch.zeros(num_slots, *values.shape[1:], dtype=values.dtype, device=where),
-            )
-            for layer, (keys, values) in self.kv.items()
-        }
+        self.num_slots, self.max_len, self.kv = num_slots, max_len, {}
 
     def read_kv(self, slots: list[int]) -> list[Tensor]:
         """Return the KV of these slots, [2 * layers][num_slots, kv_heads, any]."""
         return [part[slots] for both in self.kv.values() for part in both]
 
-    def write_kv(self, slots: list[int], values: Sequence[Tensor]) -> None:
+    def write_kv(self, slots: list[int], parts: Sequence[Tensor]) -> None:
         """Write KV that was computed elsewhere into these slots."""
-        for part, new in zip(chain(*self.kv.values()), values, strict=True):
-            part[slots] = new
+        for layer, (key, value) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+            keys, values = kv_like(self.kv, layer, self.num_slots, key, value)
+            keys[slots], values[slots] = key, value
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
         """Return logits [num_logits, vocab] in the model's dtype."""
@@ -357,5 +326,11 @@ class TransformersLM:
                 position_ids=batch.positions[None],
                 use_cache=False,
                 logits_to_keep=F.pad(batch.logits_at, (0, -count % ROWS)),
+            )
+        if missing := self.num_layers - len(self.kv):
+            raise Refused(
+                f"{self.name} can't run here: {missing} of its {self.num_layers} layers pass no "
+                "keys and values to transformers' attention: they compute it on their own, or have "
+                "a state."
             )
         return out.logits[0, :count]

@@ -21,6 +21,7 @@ from minisched.loops.run import run_loop
 from minisched.models.checkpoint import WeightsError
 from minisched.models.llama_torch import ROWS
 from minisched.models.pretrained import DTYPES
+from minisched.models.promise import measure_apart
 from minisched.models.transformers_lm import TransformersLM
 from minisched.models.tried import read_tried
 from minisched.scheduler import SchedulerConfig
@@ -118,12 +119,14 @@ def test_any_architecture_has_the_tokens_that_transformers_computes(kind: str) -
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_is_more_than_keys_and_values_is_refused(kind: str) -> None:
-    with pytest.raises(WeightsError, match="can't run over a page table: ") as caught:
-        TransformersLM(random_model(kind, **ARCHITECTURES[kind]), name=kind)
+    with pytest.raises(WeightsError, match="can't run here: ") as caught:
+        model = TransformersLM(random_model(kind, **ARCHITECTURES[kind]), name=kind)
+        measure_apart(model, "thread")
     assert str(caught.value) == CLASSES[kind].reason
 
 
 def test_smollm2_runs_in_every_dtype(smollm2: Path) -> None:
     """In bfloat16 its logits after unused special tokens move by 2 with the kind of attention."""
     for dtype in DTYPES:
-        assert TransformersLM.from_directory(smollm2, dtype).dtype == dtype
+        model = TransformersLM.from_directory(smollm2, dtype)
+        assert (model.dtype, measure_apart(model, "thread")) == (dtype, 0.0)
