@@ -87,12 +87,12 @@ mixed = ms.run(small, "mixed", config=config)
 learn.view("mixed_chunk", mixed)
 
 # %% [markdown]
-# And with two machines. The lanes named *Decode* are the second machine: its steps stay as short as
+# And with two machines. The lanes named *decode* are the second machine: its steps stay as short as
 # they are, while the other one reads. The KV goes over the link chunk by chunk; the first token
 # comes with the last of it.
 
 # %%
-learn.timing(ms.run(small, "pd", config=config), steps=4)
+learn.view("pd", ms.run(small, "pd", config=config))
 
 # %% [markdown]
 # ## The lines it is about

@@ -151,7 +151,7 @@ learn.show(mindie_single, "in_flight.append", "reconcile(engine, ledger", look_a
 # bursts of 4, so the last row of each request was wasted.)
 
 # %%
-learn.timing(runs["multi_step"], steps=5)
+learn.view("multi_step", runs["multi_step"])
 
 # %% [markdown]
 # ## Solutions, and other ways

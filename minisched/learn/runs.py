@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from ..checks.oracle import hash_oracle
@@ -10,6 +11,7 @@ from ..checks.overlap import measure
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, of_milliseconds
 from ..devices.registry import open_device
+from ..export.by_step import by_step
 from ..export.notebook import NotebookPicture, traces_of
 from ..export.runs import compare
 from ..export.scene_svg import to_svg
@@ -123,12 +125,17 @@ def timing(
 ) -> NotebookPicture:
     """Runs above each other on one time axis: a few settled steps, or all of them.
 
+    Steps of several runs have a colour each; a single run, or a whole one, is drawn by phase.
     Without a ``title``, the picture has its finding as title.
 
     Raises:
         ValueError: there is no run.
     """
-    return NotebookPicture(to_svg(compare(traces_of(runs), 0 if whole else steps, title)))
+    traces = traces_of(runs)
+    if len(traces) < 2 or whole:
+        return NotebookPicture(to_svg(compare(traces, 0 if whole else steps, title)))
+    scene = by_step(traces, steps)
+    return NotebookPicture(to_svg(replace(scene, title=title or scene.title)))
 
 
 Box = tuple[str, str, float, float, int]  # its lane, its name, from and to how many ms, its step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import accumulate
 
 from ...checks.history import many
@@ -53,7 +55,7 @@ def scene(trace: Trace) -> Scene:
         before = one[0]
         for mark in one:
             if mark.name == "refuse":
-                budget = LACKED.get(word(mark, "reason").partition(":")[0], "")
+                budget = lacked(mark)
                 column = [*BUDGETS].index(budget or "rem_total")
                 cells[len(lines), column] = refusal(mark, has_numbers=bool(budget))
             else:
@@ -62,19 +64,31 @@ def scene(trace: Trace) -> Scene:
                         cells[len(lines), column] = budget_cell(before, mark, budget, scale)
                 before = mark
             lines.append(line_of(mark, step_of(mark)))
-    shown = [mark.name for one in some for mark in one]
-    admits, refuses = shown.count("admit"), shown.count("refuse")
+    refused = [mark for one in some for mark in one if mark.name == "refuse"]
     columns = [f"{name}\n{f'of {scales[budget]}' if scales[budget] else 'no limit'}"
                for budget, name in BUDGETS.items()]  # fmt: skip
     return Scene(
-        f"prefill: {many(admits, 'prompt or chunk', 'prompts and chunks')} admitted, "
-        f"{many(refuses, 'request')} refused",
+        finding(refused),
         about_run(trace, first_of(len(some), len(rounds), "round") or many(len(rounds), "round")),
         [Part("What is left, in tokens", "+ admitted: tokens to compute; × refused",
               [CellGrid(lines, columns, cells)])],
         LEGEND,
-        NOTES[: 1 + bool(refuses)],
+        NOTES[: 1 + bool(refused)],
     )  # fmt: skip
+
+
+def lacked(mark: Mark) -> str:
+    """Return the budget that was too small for a refused request; empty if it is another limit."""
+    return LACKED.get(word(mark, "reason").partition(":")[0], "")
+
+
+def finding(refused: Sequence[Mark]) -> str:
+    """Write the budgets that stopped requests, and how often."""
+    counts = Counter(BUDGETS.get(lacked(mark), "another limit") for mark in refused)
+    stops = [f"{name} {many(count, 'time')}" for name, count in counts.most_common()]
+    if not stops:
+        return "prefill: no request is refused"
+    return f"prefill: requests lack a budget: {', '.join(stops)}"
 
 
 def rounds_of(trace: Trace) -> list[Round]:

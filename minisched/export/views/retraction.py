@@ -48,8 +48,8 @@ def scene(trace: Trace) -> Scene:
     lanes = work_lanes(part, steps, [rid for rid in rids if rid in kept])
     parts.append(Part("Requests", "a box is one step on the device", [lanes]))
     again = sum(step.tokens("again") for step in steps)
-    title = (f"retraction: requests lose their memory {many(len(marks), 'time')}, "
-             f"and {many(again, 'token')} are computed again")  # fmt: skip
+    costs = "costs" if len(marks) == 1 else "cost"
+    title = f"{many(len(marks), 'retraction')} {costs} {many(again, 'token')} computed once more"
     return Scene(title, about_run(trace, shown), parts,
                  LEGEND, [bill(part, mark, steps) for mark in marks[:MOST_BILLS]])  # fmt: skip
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...checks.history import many
 from ...trace import Trace
 from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
 from ..units import ms
 from .marks import named, needed, number, ordinal, short_end, word
 
-MOST_ROUNDS, MOST_REQUESTS = 10, 20
+MOST_ROUNDS, MOST_REQUESTS, MOST_NAMES = 10, 20, 3
 LEGEND = {
     "queued": "waits",
     "admitted": "admitted now; below: its prompt's tokens, cached + to compute",
@@ -63,11 +64,23 @@ def scene(trace: Trace) -> Scene:
     }  # fmt: skip
     note = f"first on top; in the left column by arrival{cut}"
     return Scene(
-        f"schedule_policy: {len(overtaking)} of {len(visits)} overtake an earlier request",
+        finding([rid for rid in admitted if rid in overtaking], prompts),
         about_run(trace, f"policy: {word(sorted_[0], 'policy') if sorted_ else 'not recorded'}"),
         [Part("The queue, sorted", note, [grid_of(arrived, some, overtaking)])],
         LEGEND,
     )
+
+
+def finding(overtaking: Sequence[str], prompts: Mapping[str, Sequence[int]]) -> str:
+    """Write the requests that overtake an earlier one, and the cached share of their prompts."""
+    if not overtaking:
+        return "schedule_policy: no request overtakes an earlier one"
+    names = " and ".join(short_end(rid, 9) for rid in overtaking)
+    if len(overtaking) > MOST_NAMES:
+        names = f"{len(overtaking)} requests"
+    hit, new = (sum(prompts[rid][at] for rid in overtaking) for at in (0, 1))
+    verb = "overtakes" if len(overtaking) == 1 else "overtake"
+    return f"{names} {verb}: {hit} of {many(hit + new, 'prompt token')} are cached"
 
 
 def grid_of(arrived: list[str], orders: list[QueueOrder], overtaking: Collection[str]) -> CellGrid:
