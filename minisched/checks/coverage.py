@@ -36,6 +36,12 @@ class Retracted(NamedTuple):
     is_chunked: bool  # its prompt is being computed in chunks
     is_in_flight: bool  # a step with it has not returned
     has_equals: bool  # another running request has its priority
+    has_twin: bool  # another running request has as many outputs and prompt tokens
+
+
+def size_of(req: Request) -> tuple[int, int]:
+    """Return how many tokens a request has generated, and how many its prompt has."""
+    return len(req.output_ids), len(req.prompt)
 
 
 class FailedStep(NamedTuple):
@@ -103,6 +109,7 @@ class Observed:
                 req, reason, len(req.output_ids), req is prefill.chunked_req,
                 lease is not None and lease.last_step > leases.returned_step,
                 any(other.priority == req.priority for other in running if other is not req),
+                any(size_of(other) == size_of(req) for other in running if other is not req),
             ))  # fmt: skip
             retract(req, reason)
 
@@ -200,6 +207,8 @@ class Evidence:
 SITUATIONS: dict[str, Callable[[Evidence], object]] = {
     # Memory is short.
     "a running request is retracted": lambda it: it.retracted(lambda one: not one.is_chunked),
+    "one of two requests of equal size is retracted": lambda it: it.retracted(
+        lambda one: one.has_twin),
     "a prompt is retracted between its chunks": lambda it: it.retracted(lambda one: one.is_chunked),
     "a request is retracted while a step has it": lambda it: it.retracted(
         lambda one: one.is_in_flight),

@@ -289,6 +289,7 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
 # -- Events during the run: aborts, requests sent again, and steps that fail -----------------------
 
 INTERRUPTED_SHARE = 1 / 10
+EQUAL_SHARE = {"urgent": 0.7, "crowded": 0.4}  # of workloads with two equal requests, by theme
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
 OF_HOST = (INPUTS, MASK, TRANSFER, POSTPROCESS)
 AT_RUN = [kind for kind in FAILURES if kind not in OF_HOST]  # on the device
@@ -369,7 +370,7 @@ def draw_mask_failure(rng: Random, workload: Workload) -> tuple[Failure, ...]:
 
 
 def add_rare(rng: Random, workload: Workload, theme: str) -> None:
-    """Change a few workloads: timed requests, rare failures, a small budget.
+    """Change a few workloads: timed requests, rare failures, a small budget, equal requests.
 
     It comes last, so that all other draws of a seed stay as they are. Timed requests exclude those
     that are sent again, which have to be known by their turn.
@@ -388,6 +389,33 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
         if not wrong_form(req):
             position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
             workload.failures += (Failure(req.rid, position, POSTPROCESS),)
+    if rng.random() < EQUAL_SHARE.get(theme, 0):
+        make_equal(workload, theme)
+
+
+def make_equal(workload: Workload, theme: str) -> None:
+    """Let the first two requests come together with prompts of one length, so that they are equal.
+
+    In a crowd one of them is retracted. Of urgent requests, both have the lowest priority and long
+    answers, and there are two rows. So a later request preempts one of two with equal priority.
+    """
+    one, other = workload.requests[:2]
+    workload.requests[1] = replace(other, prompt=one.prompt[::-1], priority=one.priority)
+    workload.arrivals[:2] = [0, 0]
+    if theme == "urgent":
+        for at, req in enumerate(workload.requests):
+            if at < 2:
+                params = replace(req.params, max_new_tokens=9, stop_token_ids=frozenset(), stop=())
+                workload.requests[at] = replace(req, params=params, priority=0)
+            elif not wrong_form(req):
+                workload.requests[at] = replace(req, priority=max(1, req.priority))
+                workload.arrivals[at] = max(4, workload.arrivals[at])
+        config, size = workload.config, workload.config.page_size
+        room = sum(-(-(len(req.prompt) + 9) // size) * size for req in workload.requests[:2])
+        workload.config = replace(
+            config, max_running_requests=2, priority_scheduling_preemption_threshold=0,
+            kv_tokens=max(config.kv_tokens, room),
+        )  # fmt: skip
 
 
 # -- Settings --------------------------------------------------------------------------------------

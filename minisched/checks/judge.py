@@ -45,7 +45,7 @@ from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
 from .step_fault import POSTPROCESS, BadLuck, StepFault
-from .turns import Turns
+from .turns import LoopTurns
 from .waste import Waste, overrun_of
 
 # -- The violations of one run ---------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Witnesses:
         self.positions = list[Positions]()  # of each scheduler
         self.cached = list[Cached]()  # of each scheduler
         self.waste = list[Waste]()  # of each scheduler
-        self.turns = list[Turns]()  # of each engine
+        self.turns = list[LoopTurns]()  # of each engine
         self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
@@ -166,7 +166,7 @@ class Witnesses:
         self.touched.watch(engine)
         self.clients.watch(engine)
         self.figures.append(Figures(engine))
-        self.turns.append(Turns(engine, self.case.loop, self.case.options))
+        self.turns.append(LoopTurns(engine, self.case.loop, self.case.options))
         Watched(engine, self.progress, self.unknown)
         for fault in self.failing:
             fault.put_in(engine)

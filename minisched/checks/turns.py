@@ -41,7 +41,7 @@ def most_in_flight(loop: str, options: Mapping[str, Any]) -> int:
     return int(options.get("num_steps", most))
 
 
-class Turns:
+class LoopTurns:
     """Observes the phases of one engine; ``found`` has the first violation of each kind."""
 
     def __init__(self, engine: Engine, loop: str, options: Mapping[str, Any]) -> None:

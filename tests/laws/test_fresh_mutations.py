@@ -43,13 +43,14 @@ OPERATORS: dict[str, tuple[str, set[str]]] = {
         {"stale = a.rows\na.go()\nb(stale)"},
     ),
 }
+SETS = "def fill(pool):\n    pool.rows = 1\n"
 REFUSE = "def refuse(recorder, need, left):\n    recorder.mark('x', need=need)\n    return left\n"
 ROWS = "class Pool:\n    rows: int\n    pages: int\n    name: str\n"
 
 
 def function(body: str) -> Function:
     text = f"def f(a, b):\n{textwrap.indent(body, '    ')}\n"
-    return Function(text, siblings_in([ROWS]), recorded=Recorded([REFUSE, text]))
+    return Function(text, siblings_in([ROWS]), recorded=Recorded([REFUSE, SETS, text]))
 
 
 def changed(operator: str, body: str) -> set[str]:
@@ -112,6 +113,12 @@ def test_a_value_for_the_recorder_alone_never_changes() -> None:
     both = "need = len(a) + 1\nb.go(need)\nreturn refuse(b.recorder, need, b)"
     assert changed("arithmetic", both) == {both.replace("+ 1", "- 1"), both.replace(" + 1", "")}
     assert not changed("arithmetic", "if not a.recorder.is_on:\n    return\nb.go(a + 1)")
+    assert not list(statements(function("refuse(b.recorder, a, b)")))
+
+
+def test_an_attribute_that_stays_is_read_at_any_time() -> None:
+    assert changed("stale_snapshot", "a.go()\nb(a.rows)")
+    assert not changed("stale_snapshot", "a.go()\nb(a.pages)")
 
 
 def test_an_edit_has_the_lines_that_differ_and_is_unique() -> None:

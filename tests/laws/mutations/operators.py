@@ -403,7 +403,8 @@ def stale_snapshot(function: Function, body: Sequence[ast.stmt], at: int) -> Ite
                 root = root.value
             is_called = any(isinstance(it, ast.Call) and it.func is node
                             for it in ast.walk(body[at]))  # fmt: skip
-            if isinstance(root, ast.Name) and root.id not in bound and not is_called:
+            is_same = function.recorded.stays(node)
+            if isinstance(root, ast.Name) and root.id not in bound and not (is_called or is_same):
                 first, last = function.span(node)
                 indent = " " * before.col_offset
                 head = f"stale = {function.text(node)}\n{indent}"

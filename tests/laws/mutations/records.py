@@ -1,8 +1,10 @@
-"""Code that can't change a run: values and statements that only the recorder gets.
+"""Code that can't change a run: values that only the recorder gets, and attributes that stay.
 
 The golden traces compare these byte by byte. The rule: a parameter or a local variable is
 *recorded* if each use of it is in a statement that only records, is passed on as a recorded
-parameter, or sets another recorded variable. A call only records if each function of its name does.
+parameter, or sets another recorded variable. A call only records if each function of its name does,
+or returns a parameter as well, which the call drops. An attribute *stays* if no function but
+``__init__`` sets one of its name and no class computes it: to read it earlier changes nothing.
 """
 
 from __future__ import annotations
@@ -40,12 +42,29 @@ class Recorded:
             for key, function in keys.items():
                 used = self.names[key].intersection(self.used(function.body, self.names[key]))
                 acts = function.name in self.recording and [
-                    it for it in self.acting(function.body, self.names[key]) if not is_text(it)
+                    it for it in self.acting(function.body, self.names[key]) if not is_idle(it)
                 ]
                 if used or acts:
                     self.names[key] -= used
                     self.recording -= {function.name} if acts else set()
                     is_stable = False
+
+        self.changing = {*self.by_name}
+        for function in functions:
+            if function.name not in ("__init__", "__post_init__"):
+                self.changing |= {
+                    node.attr
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+                }
+
+    def stays(self, node: ast.expr) -> bool:
+        """Return whether an attribute, and each that it is read from, is never set again."""
+        while isinstance(node, ast.Attribute):
+            if node.attr in self.changing:
+                return False
+            node = node.value
+        return True
 
     def names_of(self, function: ast.FunctionDef) -> set[str]:
         """Return the recorded names of a function."""
@@ -136,6 +155,11 @@ def called(call: ast.Call) -> str:
 def is_text(node: ast.stmt) -> bool:
     """Return whether a statement is a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def is_idle(node: ast.stmt) -> bool:
+    """Return whether a statement is a docstring, or returns a name."""
+    return is_text(node) or (isinstance(node, ast.Return) and isinstance(node.value, ast.Name))
 
 
 def params_of(function: ast.FunctionDef) -> list[str]:
