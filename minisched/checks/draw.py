@@ -390,17 +390,22 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
             position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
             workload.failures += (Failure(req.rid, position, POSTPROCESS),)
     if rng.random() < EQUAL_SHARE.get(theme, 0):
-        make_equal(workload, theme)
+        make_equal(workload, theme, rng.random() < 0.5)
 
 
-def make_equal(workload: Workload, theme: str) -> None:
+def make_equal(workload: Workload, theme: str, with_logprobs: bool) -> None:
     """Let the first two requests come together with prompts of one length, so that they are equal.
 
-    In a crowd one of them is retracted. Of urgent requests, both have the lowest priority and long
-    answers, and there are two rows. So a later request preempts one of two with equal priority.
+    In a crowd the second is retracted, ``with_logprobs`` one that has asked for them. Of urgent
+    requests, both have the lowest priority and long answers, and there are two rows. So a later
+    request preempts one of two with equal priority.
     """
     one, other = workload.requests[:2]
-    workload.requests[1] = replace(other, prompt=one.prompt[::-1], priority=one.priority)
+    params = other.params
+    if theme == "crowded" and with_logprobs:
+        params = replace(params, return_logprob=True, top_logprobs_num=1, logprob_start_len=-1)
+    other = replace(other, prompt=one.prompt[::-1], priority=one.priority, params=params)
+    workload.requests[1] = other
     workload.arrivals[:2] = [0, 0]
     if theme == "urgent":
         for at, req in enumerate(workload.requests):

@@ -19,7 +19,6 @@ RARE = {
     "a request with a grammar is retracted after a token": 3,
     "a request is preempted, and another has its priority": 4,
     "one of two requests of equal size is retracted": 8,
-    "a transfer fails": 8,
     "a step fails that reads pages that it fills itself": 3,
     "the post-processing of a step fails": 1,  # few loops have one of their own
     "a step fails that has a row of a lost lease": 3,
