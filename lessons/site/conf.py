@@ -74,7 +74,7 @@ def show_card(
 ) -> None:
     """Add the card of a shared page; only a repository on GitHub has a complete address."""
     owner, _, name = repository.github().partition("/")
-    image = "_static/card.png"
+    image = f"_static/card{'_zh' * page.startswith('lessons/zh/')}.png"
     image = f"https://{owner}.github.io/{name}/{image}" if owner else context["pathto"](image, 1)
     said = {"og:title": context.get("title") or project, "og:type": "website", "og:image": image,
             "og:image:width": "1200", "og:image:height": "630",
