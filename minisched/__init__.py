@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .core import Request, SamplingParams
+from .core.notebook import NotebookOutput
 
 if TYPE_CHECKING:
     from .checking import Check, Checkable
@@ -35,6 +36,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Request", "SamplingParams", "check", "compare", "requests", "run", "show"]
+
+
+def _in_notebook(trace: Trace, text: str) -> dict[str, str]:
+    """Return a cell's output for a run or a trace; pictures are loaded when one is drawn."""
+    from .export.notebook import trace_bundle
+
+    return trace_bundle(trace, text)
+
+
+NotebookOutput.draw = _in_notebook
 
 
 def requests(

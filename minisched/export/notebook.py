@@ -14,10 +14,12 @@ from html import escape, unescape
 from importlib import import_module
 from typing import Protocol
 
+from ..checks.overlap import is_profiled
 from ..trace import Trace
 from .by_step import by_step
 from .html import to_html
 from .poster import poster
+from .profiled_steps import profiled_steps
 from .runs import compare
 from .scene_svg import as_address, to_svg
 from .scene_text import to_text
@@ -138,6 +140,16 @@ def still(traces: Sequence[Trace]) -> str:
     if len(traces) > MOST_STRIPS:
         return to_svg(poster(traces))
     return to_svg(by_step(traces), SLIDE)
+
+
+def trace_bundle(trace: Trace, text: str) -> dict[str, str]:
+    """Return a cell's output for one trace: the text, and below it the picture of its steps."""
+    if not any(item.step for item in trace.slices):
+        return {"text/plain": text}
+    drawn = to_svg(profiled_steps(trace)) if is_profiled(trace) else still([trace])
+    picture = NotebookPicture(drawn)
+    page = f"<pre>{escape(text)}</pre>{picture.image()}"
+    return {"text/html": page, "image/svg+xml": picture.svg, "text/plain": text}
 
 
 # -- A picture -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
+from ..core.notebook import NotebookOutput
 from ..core.text import distinct
 from ..devices.base import Device, memory_for
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
@@ -68,6 +69,10 @@ class Run:
     def _by_name(self) -> Iterator[tuple[str, Request]]:
         names = distinct(req.name for req in self.requests)
         yield from zip(names, self.requests, strict=True)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return the picture of its steps and the text, for a notebook."""
+        return NotebookOutput.draw(self.trace, repr(self))
 
     def __repr__(self) -> str:
         trace, tokens = self.trace, sum(map(len, self.outputs.values()))

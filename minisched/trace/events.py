@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..core.notebook import NotebookOutput
 from ..record import Act, Counter, Edge, Mark, Recorder, Slice
 
 # -- The side of a lane, by its name ---------------------------------------------------------------
@@ -103,6 +104,10 @@ class Trace:
         """Return what has been recorded so far, in order."""
         events = {name: tuple(found) for name, found in recorder.in_order(clock).items()}
         return cls(loop, device, model, clock, dtype=dtype, apart=apart, **events)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return the picture of its steps and the text, for a notebook."""
+        return NotebookOutput.draw(self, repr(self))
 
     def __repr__(self) -> str:
         what = f"{self.loop} on {self.device} with {self.model}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import Browser, expect
 
 import minisched as ms
+from minisched.checks.reading import read_recorded
 from minisched.comparison import Comparison
 from minisched.export.notebook import MOST_STRIPS, NotebookPicture, show
 from minisched.recipes import trace_of
+from tests.conftest import ROOT
 from tests.support import browser, watch
 
 assert browser  # the fixture
@@ -48,12 +51,14 @@ def converted(value: object) -> str:
     return str(page)
 
 
-@pytest.mark.parametrize("name", ["comparison", "player", "picture"])
+@pytest.mark.parametrize("name", ["comparison", "player", "picture", "run", "trace"])
 def test_a_result_is_a_page_a_picture_and_text(name: str) -> None:
     value = {
         "comparison": compared(),
         "player": show(compared().runs),
         "picture": NotebookPicture(bundle(compared())["image/svg+xml"]),
+        "run": compared().runs[0],
+        "trace": compared().runs[0].trace,
     }[name]
     data = bundle(value)
     assert set(data) == {"text/html", "image/svg+xml", "text/plain"}
@@ -61,7 +66,7 @@ def test_a_result_is_a_page_a_picture_and_text(name: str) -> None:
     assert data["text/plain"] == repr(value)
     ((title, inside),) = IMAGE.findall(data["text/html"])
     assert base64.b64decode(inside).decode() == data["image/svg+xml"]
-    assert title and ("<iframe" in data["text/html"]) == (name != "picture")
+    assert title and ("<iframe" in data["text/html"]) == (name in ("comparison", "player"))
     assert ("<pre>loop " in data["text/html"]) == (name == "comparison")
 
 
@@ -72,10 +77,13 @@ def test_of_many_runs_the_picture_is_a_poster_with_all_of_them() -> None:
     assert all(run.loop in words for run in many.runs)
 
 
-def test_a_trace_and_a_run_are_one_line() -> None:
+def test_a_trace_and_a_run_are_one_line_and_their_steps() -> None:
     run = compared().runs[0]
-    assert bundle(run.trace) == {"text/plain": repr(run.trace)}
     assert len(repr(run.trace)) < 100 > len(repr(run))
+    empty = replace(run.trace, slices=(), edges=(), program=())
+    assert bundle(empty) == {"text/plain": repr(empty)}, "nothing ran, so there is no picture"
+    profile = read_recorded(ROOT / "tests" / "checks" / "profiles" / "torch_serial.json", "launch")
+    assert "image/svg+xml" in bundle(profile.trace)
 
 
 def test_a_reader_that_removes_frames_leaves_table_and_picture() -> None:
