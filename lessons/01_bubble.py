@@ -168,8 +168,8 @@ step_through([serial, overlapped], height=1000)
 #
 # How long does it take, on average, from one step to the next in a run that has settled? The host
 # needs `host`, the device `device` and the copy `copy` ms a step. `in_flight` is the number of steps that
-# may be launched and not yet processed: 1 for the serial loop, 2 for overlap. The checker holds
-# your formula against a run for every combination of costs, and draws the first that differs. (It
+# may be launched and not yet processed: 1 for the serial loop, 2 for overlap, and 3 for a loop that
+# launches one step more ahead. The checker holds your formula against a run for every combination of costs, and draws the first that differs. (It
 # draws three steps of that run. Where steps alternate between longer and shorter, their average is
 # not quite that of the whole run, which counts.)
 
@@ -273,9 +273,9 @@ learn.table(*(learn.simulate(loop, **by_length) for loop in loops))
 #
 # <details><summary>Exercise 2: the formula</summary>
 #
-# `host + device + copy` with one in flight, otherwise `max(host, device, copy, (host + device +
-# copy) / 2)`. The half is a token's way round the circle, shared by two. You can also get there by
-# drawing: put two tokens on a circle of that length, and let none overtake on a lane. Or by
+# `max(host, device, copy, (host + device + copy) / in_flight)`. With one step in flight the last term
+# is always the largest; with two it is a token's way round the circle, shared by two. You can also get
+# there by drawing: put two tokens on a circle of that length, and let none overtake on a lane. Or by
 # measuring, and guessing from the table; the checker does not mind.
 #
 # </details>

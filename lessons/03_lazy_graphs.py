@@ -81,7 +81,7 @@ learn.Table(("what the host does", "it takes"), tuple(rows))
 # be lazy itself!), which takes the host 1 ms (*prepare* in the picture); `async_eval(y)` hands it
 # over; `y.item()` reads it; `host_work(token)` is what the host does with a finished token
 # (*process*). As it stands everything is right, and the device idles while the host works. Change
-# the order, so that a step is always with the device.
+# the order, so that a step is always with the device. Don't hand over more than `count`.
 #
 # The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw.
 # `learn.hint("generate")` helps.
@@ -239,8 +239,8 @@ learn.timing(real)
 #
 # <details><summary>Exercise 1: generate</summary>
 #
-# Hand the first step over before the loop. In the loop: build the next on `y`, hand it over, read
-# `y`, work, and let `y` be the next. mlx-lm writes the same as a generator, with the reading after
+# Hand the first step over before the loop. In the loop: build the next on `y`, hand it over if it is
+# wanted, read `y`, work, and let `y` be the next. mlx-lm writes the same as a generator, with the reading after
 # a `yield`. Or hand over *two* before you read one: no faster here, and one more step is wasted
 # when the text ends.
 #

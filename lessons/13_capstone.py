@@ -75,7 +75,7 @@ learn.timing(serial, overlapped)
 # | `room.may_run(req)` | may its next token be launched now? (Its prompt is done, and it has not ended by its length.) |
 # | `room.free_rows` | how many more requests may start |
 # | `room.prompt_tokens` | how many tokens fit into a step with prompts; a request that decodes in the same step takes one of them |
-# | `room.may_cut` | whether a prompt may be cut; otherwise a longer one has to go alone, in one piece |
+# | `room.may_cut` | whether a prompt may be cut (at any token: no two requests share a page here); otherwise a longer one has to go alone, in one piece |
 # | `room.page_size`, `room.free_pages` | tokens in a page; pages that are free now |
 # | `room.pages_held(req)` | pages that a request has already |
 #

@@ -115,6 +115,8 @@ learn.check("input_ids", input_ids)
 #   ended already.
 # - `is_finished`: whether every answer has ended.
 #
+# Keep at most two steps in flight, and process each of them, also the last one.
+#
 # As it stands, it is the serial loop. The checker records your run. It holds the recording with the
 # questions of `minisched check`: the same tokens as before, each step overlapped.
 

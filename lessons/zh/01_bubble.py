@@ -150,7 +150,7 @@ step_through([serial, overlapped], height=1000)
 # ## 练习 2：一步有多长？ · hard
 #
 # 在已经稳定的运行里，从一步到下一步平均需要多长时间？每一步主机需要 `host` ms，设备 `device` ms，复制 `copy` ms。`in_flight` 是可以
-# 已经发出而尚未处理的步数：串行循环是 1，重叠是 2。检查器用每种耗时的组合运行一次，与你的公式比较，并画出第一个不同的。（它画出那次运行的三步。
+# 已经发出而尚未处理的步数：串行循环是 1，重叠是 2，再多提前发出一步的循环是 3。检查器用每种耗时的组合运行一次，与你的公式比较，并画出第一个不同的。（它画出那次运行的三步。
 # 如果各步一长一短，三步的平均不完全等于整个运行的平均，而后者才算数。）
 
 
@@ -244,8 +244,8 @@ learn.table(*(learn.simulate(loop, **by_length) for loop in loops))
 #
 # <details><summary>练习 2：公式</summary>
 #
-# 一步在途时是 `host + device + copy`，否则是 `max(host, device, copy, (host + device + copy) / 2)`。一半是因为一个 token 走完
-# 一圈的时间由两个分担。也可以画图得到：把两个 token 放在这么长的圆圈上，在一条泳道上不允许超越。或者先测量，再从表里猜；检查器不在意。
+# `max(host, device, copy, (host + device + copy) / in_flight)`。一步在途时最后一项总是最大的；两步在途时，一个 token 走完一圈的
+# 时间由两个分担。也可以画图得到：把两个 token 放在这么长的圆圈上，在一条泳道上不允许超越。或者先测量，再从表里猜；检查器不在意。
 #
 # </details>
 #

@@ -73,7 +73,7 @@ learn.Table(("what the host does", "it takes"), tuple(rows))
 #
 # 一个接一个地写 token。`step(y)` 构建 `y` 之后那个 token 的图（`y` 自己也可以是惰性的！），主机为此用 1 ms（图里的 *prepare*）；
 # `async_eval(y)` 交出它；`y.item()` 读取它；`host_work(token)` 是主机对一个完成的 token 做的事（*process*）。目前一切都正确，
-# 但是主机工作时设备空闲。改变顺序，使设备那里总有一步。
+# 但是主机工作时设备空闲。改变顺序，使设备那里总有一步。交出的步不要多于 `count`。
 #
 # 检查器用虚拟时钟和 MLX 的调用运行你的代码，并画出它看到的。`learn.hint("generate")` 有帮助。
 
@@ -211,7 +211,7 @@ learn.timing(real)
 #
 # <details><summary>练习 1：generate</summary>
 #
-# 在循环之前交出第一步。在循环里：在 `y` 上构建下一个，交出它，读取 `y`，工作，然后让 `y` 成为下一个。mlx-lm 把同样的东西写成生成器，读取在
+# 在循环之前交出第一步。在循环里：在 `y` 上构建下一个，需要时交出它，读取 `y`，工作，然后让 `y` 成为下一个。mlx-lm 把同样的东西写成生成器，读取在
 # `yield` 之后。或者在读取一个之前交出*两个*：这里不会更快，文本结束时多浪费一步。
 #
 # </details>

@@ -373,7 +373,7 @@ def pictures(exercise: Exercise, *traces: Trace) -> list[NotebookPicture]:
 
 
 SETTINGS = ("kv_tokens", "page_size", "max_running_requests", "chunked_prefill_size",
-            "enable_mixed_chunk", "schedule_policy")  # fmt: skip
+            "max_prefill_tokens", "enable_mixed_chunk", "schedule_policy")  # fmt: skip
 
 
 def in_words(case: Case, with_settings: bool) -> Iterator[str]:
@@ -381,8 +381,8 @@ def in_words(case: Case, with_settings: bool) -> Iterator[str]:
     for line in case_text(case):
         kind, _, rest = line.partition(": ")
         if kind == "settings" and with_settings:
-            named = [part for part in rest.split(", ") if part.startswith(SETTINGS)]
-            yield f"settings: {', '.join(named)}"
+            if named := [part for part in rest.split(", ") if part.startswith(SETTINGS)]:
+                yield f"settings: {', '.join(named)}"
         elif kind not in ("settings", "costs", "costs (ns)", "options"):
             yield line
 

@@ -55,7 +55,8 @@ def without_solutions(lesson: str) -> str:
     if begin < 0:
         return lesson
     after = re.compile(r"^# ## |^# \*\*|^# %%", re.MULTILINE).search(lesson, begin + 1)
-    return lesson[:begin] + (lesson[after.start() :] if after else "")
+    kept = lesson[:begin] + (lesson[after.start() :] if after else "")
+    return re.sub(r"^# %% \[markdown\]\n(?=# %%)", "", kept, flags=re.MULTILINE)
 
 
 def slides_of(lesson: str) -> Iterator[Slide]:

@@ -65,15 +65,20 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "Step 2 was launched only after step 1 was processed"),
     ),
     "step_time": (
-        ("max(host, device, copy, (host + device + copy) / 2)", "max(host, device)",
+        ("max(host, device, copy, (host + device + copy) / in_flight)",
+         "host + device + copy if in_flight == 1 else max(host, device)",
          "gives 6, should give 6.5 ms"),
-        ("return host + device + copy", "return None", "not a number"),
-        ("(host + device + copy) / 2", "copy / (in_flight - 2)", "ZeroDivisionError"),
+        ("return max(", "return None and max(", "not a number"),
+        ("/ in_flight", "/ (in_flight - 1)", "ZeroDivisionError"),
+        ("/ in_flight", "/ min(in_flight, 2)", "in_flight 3 it gives"),
     ),
     "losing_costs": (
         ('"host_ms": 1', '"host_ms": -1', "host_ms is -1, but it must be"),
         ('"new_tokens": 3', '"new_tokens": 99', "must be at most 30"),
         ('"host_ms": 1', '"host_ms": 20', "overlap wins"),
+        ("", "def losing_costs():\n"
+         "    return dict(host_ms=0, device_ms=0, copy_ms=0, new_tokens=1)",
+         "give the host or the device some work"),
     ),
     "resolve": (
         ("[-token]", "[token]", "there is no slot -"),
@@ -86,6 +91,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "reads future slot 1 for r1, which belongs to step 2 for r2"),
         ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
         ("slots, (", "(", "must give two things"),
+        ("(future_ct + num_reqs)", "(future_ct + num_reqs + 1)", "skip slots"),
         (
             "slots, (future",
             "[future_ct + 1] * num_reqs, (future",
@@ -103,11 +109,13 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("y.item()", "following.item()", "`host_work` got 44 as token 1"),
         ("        host_work(tokens[-1])\n", "", "the host worked 0 times"),
         ("following = step(y)", "following = step(y.item())", "the first token, or a lazy one"),
-        ("        async_eval(following)\n", "", "would be enough"),
-        ("        async_eval(following)\n        tokens.append(y.item())\n",
-         "        tokens.append(y.item())\n        async_eval(following)\n",
+        ("        if left:\n            async_eval(following)\n", "", "would be enough"),
+        ("    async_eval(y)\n", "", "would be enough"),
+        ("        if left:\n            async_eval(following)\n        tokens.append(y.item())\n",
+         "        tokens.append(y.item())\n        if left:\n            async_eval(following)\n",
          "Launch first, then wait"),
-        ("    return tokens", "    host_work(y.item())\n    return tokens",
+        ("if left:", "if True:", "a step after the last token is wasted"),
+        ("    return tokens", "    host_work(tokens[-1])\n    return tokens",
          "called more than 14 times"),
         ("    return tokens", "    async_eval(step(y))\n    return tokens",
          "`async_eval` got token 16, but 14 are asked for"),
@@ -168,6 +176,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "each of them, once"),
         ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[::-1]",
          "the number of prompt tokens computed is "),
+        ("-one.cached_len", "-one.cached_len / one.prompt_len",
+         "the number of prompt tokens computed is "),
         ("-one.cached_len", "one.prompt_len - one.cached_len",
          "the number of prompt tokens computed is "),
     ),
@@ -193,6 +203,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "evict": (
         ("min(free", "max(free", "the number of prompt tokens computed is "),
         ("leaf.last_used", "-leaf.num_pages", "the number of prompt tokens computed is "),
+        ("leaf.last_used", "(leaf.num_pages, leaf.last_used)", "the number of prompt tokens"),
+        ("min(free, key=lambda leaf: leaf.last_used)", "free[0]", "the number of prompt tokens"),
+        ("min(free, key=lambda leaf: leaf.last_used)", "free[-1]", "the number of prompt tokens"),
         ("[leaf for leaf in leaves if leaf.lock_ref == 0]", "leaves",
          "evicted before it was locked"),
         ("return min(free, key=lambda leaf: leaf.last_used)", "return None",
@@ -257,7 +270,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "batch_queue_loop": (
         (" or not batch", "", "ended"),
-        ("len(queue) == depth", "len(queue) > depth", "does not wait for copy"),
+        ("len(queue) == depth", "len(queue) > depth", "5 steps were in flight, but `depth` is 4"),
         ("pop(0)", "pop()", "but 1 is next"),
         ("queue and (len(queue) == depth or not batch)", "queue", "makespan"),
     ),
@@ -330,6 +343,16 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (" if blocked else None", "", "ValueError"),
         ('call.endswith("Synchronize") or ', "", "should give"),
         ("blocked.get((call, within), 0) + ms", "ms", "should give"),
+        ("", "def blocking_call(calls):\n"
+         "    sums, longest = {}, {}\n"
+         "    for call, within, ms in calls:\n"
+         "        if call.endswith('Synchronize') or ('Memcpy' in call and 'Async' not in call):\n"
+         "            sums[call] = sums.get(call, 0) + ms\n"
+         "            longest[call] = max(longest.get(call, (0, '')), (ms, within))\n"
+         "    if not sums:\n"
+         "        return None\n"
+         "    call = max(sums, key=sums.get)\n"
+         "    return call, longest[call][1]\n", "should give `('cudaEventSynchronize'"),
     ),
     "launched_ahead": (
         ("earlier[2]", "earlier[1]", "should give"),
@@ -364,6 +387,15 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "launched steps were never processed",
         ),
         (" if seqs else None", "", "`launch` got no sequence"),
+        ("", "def generate_overlapped(engine):\n"
+         "    queue = []\n"
+         "    while queue or not engine.is_finished:\n"
+         "        seqs = engine.schedule()\n"
+         "        if seqs:\n"
+         "            queue.append(engine.launch(seqs, engine.input_ids(seqs)))\n"
+         "        if len(queue) > 2 or queue and not seqs:\n"
+         "            step = queue.pop(0)\n"
+         "            engine.postprocess(step, engine.wait(step))\n", "Two keep the device busy"),
         (
             "engine.input_ids(seqs)",
             "[seq.last_token if seq.answer else 0 for seq in seqs]",
@@ -382,7 +414,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
 SURVIVORS: dict[str, tuple[str, ...]] = {
     "losing_costs": SAFE,
     "limit": ("return max_running_requests * (4 + ceil(context_len / chunk))",),
-    "generate": ("pass",),  # without the first call: the second one hands over both
     "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
     "kept": ("return (max_new_tokens - num_outputs) / 4",),
     "chunk_size": ("return 65",),

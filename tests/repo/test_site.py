@@ -440,7 +440,7 @@ def test_the_page_keeps_the_whole_cell_without_another_process(
         "def step_time(host, device, copy, in_flight):\n"
         "    if in_flight == 1:\n"
         "        return round_of(host, device, copy)\n"
-        "    return max(host, device, copy, fsum((host, device, copy)) / 2)\n\n\n"
+        "    return max(host, device, copy, fsum((host, device, copy)) / in_flight)\n\n\n"
     )
     check = 'learn.check("step_time", step_time)'
     imports = "from minisched import learn"

@@ -62,15 +62,17 @@ class QueueAndClock:
         )
         return LaunchedJob(op, number)
 
-    def wait(self, job: Any) -> Any:
-        """Stand still until a job is done, and take its value.
+    def wait(self, job: Any, until: LaunchedJob | None = None) -> Any:
+        """Stand still until a job is done, or ``until`` is, and take the job's value.
 
         Raises:
             Mistake: it is no job.
         """
         if not isinstance(job, LaunchedJob):
             raise Mistake(f"`wait` got {job!r}; it takes what `launch` gave back")
-        start, value = self.sim.now(), job.op.synchronize()
+        start = self.sim.now()
+        (until or job).op.synchronize()
+        value = job.op.synchronize()
         if self.sim.now() > start:
             step = of_step(job.number)
             self.sim.record("host", "wait", start, step, self.sim.recorder.new_id())

@@ -57,10 +57,10 @@ def idle_only_without_work(attempt: Attempt) -> str:
 
 # -- How long a settled step takes: a formula held against runs ------------------------------------
 #
-# A step in flight is one that was launched and has not been processed: serial has one, overlap two.
+# A step in flight was launched and has not been processed: serial has one, overlap two.
 
 COSTS, COPIES = (6, 10, 2, 14), (1, 0, 4, 20)  # ms a step; of host and device, and of the copy
-LOOP_OF = {1: "serial", 2: "overlap"}  # by steps in flight
+LOOP_OF = {1: "serial", 2: "overlap", 3: "vllm_async:pool:depth=3"}  # by steps in flight
 STEP_CASES = [
     (host, device, copy, in_flight)
     for in_flight, copy, host, device in product(LOOP_OF, COPIES, COSTS, COSTS)
@@ -71,19 +71,19 @@ STEP_CASES = [
 def steady(host: int, device: int, copy: int, in_flight: int) -> Run:
     """One request that decodes long enough to settle."""
     return simulate(
-        LOOP_OF[in_flight], host_ms=host, device_ms=device, copy_ms=copy, requests=1, new_tokens=14
+        LOOP_OF[in_flight], host_ms=host, device_ms=device, copy_ms=copy, requests=1, new_tokens=20
     )
 
 
 def measured_step(host: int, device: int, copy: int, in_flight: int) -> float:
     """From one step to the next in ms, on average, in the middle of a run."""
     between = step_intervals(steady(host, device, copy, in_flight).trace)[4:-4]
-    pairs = between[: len(between) // 2 * 2]  # two steps in flight may take turns
-    return sum(pairs) / len(pairs) / MILLISECOND
+    rounds = between[: len(between) // in_flight * in_flight]  # steps in flight may take turns
+    return sum(rounds) / len(rounds) / MILLISECOND
 
 
 def steady_picture(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:
-    """A few settled steps of that run, pairs of them: two in flight may take turns."""
+    """A few settled steps of that run."""
     run, took = steady(host, device, copy, in_flight), measured_step(host, device, copy, in_flight)
     title = f"{run.loop}: a settled step takes {took:g} ms, on average"
     return timing(run, steps=4, title=title).svg
@@ -102,7 +102,7 @@ def both(costs: Any) -> list[Run]:
         raise ValueError(f"losing_costs gave {costs!r}, but it must give a dict of costs.")
     if (count := costs.get("new_tokens", 0)) > 30:
         raise ValueError(f"new_tokens is {count}, but it must be at most 30, to be drawn.")
-    return [simulate(loop, requests=1, stop=True, **costs) for loop in LOOP_OF.values()]
+    return [simulate(loop, requests=1, stop=True, **costs) for loop in ("serial", "overlap")]
 
 
 def overlap_loses(costs: Any) -> str:
@@ -112,6 +112,8 @@ def overlap_loses(costs: Any) -> str:
     except (TypeError, ValueError) as error:
         return f"Your costs: {error}"
     serial, overlap = map(makespan_ms, runs)
+    if not overlap:
+        return "Both runs take 0 ms: give the host or the device some work."
     factor = serial / overlap
     result = f"Serial takes {serial:g} ms, overlap {overlap:g} ms"
     if factor < 1 - TIE:
@@ -171,21 +173,19 @@ EXERCISES = (
         hole=Pure(lambda: STEP_CASES, measured_step, 1e-6, "ms", draw=steady_picture),
         solution="""
             def step_time(host, device, copy, in_flight):
-                if in_flight == 1:
-                    return host + device + copy
-                return max(host, device, copy, (host + device + copy) / 2)
+                return max(host, device, copy, (host + device + copy) / in_flight)
         """,
         hints=(
             "With one step in flight nothing happens at the same time. With two: what lies above "
             "what? A lane without a gap sets the length of a step.",
             "So a step is never shorter than the work of the busiest lane. But if each lane has a "
             "gap, follow a token by the arrows until its place is free again. How long is that?",
-            "A token goes round device, copy, host; two of them share the circle.",
+            "A token goes round device, copy, host; `in_flight` of them share the circle.",
         ),
         why=(
             "A token needs d + c + h for a round, and with two on the way one arrives every "
             "(d + h + c) / 2, unless one lane is busy all the time and holds up the rest. So it is "
-            "the largest of the four. A third step in flight would only lower the half to a third."
+            "the largest of the four. A third step in flight only lowers the half to a third."
         ),
     ),
     Exercise(

@@ -111,6 +111,12 @@ def allotted(alloc: Any, ring: FutureMapRing, num_reqs: int) -> list[int]:
         raise Mistake(
             f"{call}, but slots begin at 1 again once {ring.future_limit} of them are handed out"
         )
+    is_distinct = len({*slots}) == num_reqs
+    if is_distinct and given[1] and (given[1] - slots[-1]) % ring.future_limit:
+        raise Mistake(
+            f"{call}, but the last slot handed out is {slots[-1]}: a counter of {given[1]} makes "
+            "the next batch skip slots, or take one that is in use"
+        )
     ring.future_ct = given[1]
     return slots
 

@@ -202,6 +202,12 @@ LONGER = case(  # the question is the shortest
     "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 
+SHARE = case(  # most of x is cached, but y has the longer prefix
+    "d: 1 2 3 4 5 6 7 8 -> 2; s at 7: 11 12 13 -> 2; x at 14: 11 12 13 9 -> 7; "
+    "y at 14: 1 2 3 4 5 6 7 8 4 16 15 14 -> 2",
+    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
+
 # -- decodes_first: an open problem, on the workload "document" of the score -----------------------
 
 _plan = FunctionType(Scheduler.plan.__code__, Scheduler.plan.__globals__)  # it is swapped meanwhile
@@ -284,7 +290,7 @@ EXERCISES = (
                 return sorted(waiting, key=lambda one: -one.cached_len)
         """,
         workloads=Workloads(
-            seeds=0, cases=(SHOWN, BETWEEN, LONGER, *map(questions, range(20))), show=SHOWN,
+            seeds=0, cases=(SHOWN, BETWEEN, LONGER, *map(questions, range(20)), SHARE), show=SHOWN,
         ),
         laws=("identity", "ends", "livelock", "deadlock", "leak", "race", "crash"),
         no_worse=(("prompt tokens computed", 1.0),),

@@ -42,13 +42,19 @@ COME_BACK = case(
     "overlap", kv=16, rows=1, chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 
+SMALL_COMES_BACK = case(  # the largest prefix was used longest ago, and only the others come again
+    "a: 1 2 3 4 5 6 7 8 -> 2; b at 7: 11 12 13 14 -> 2; c at 14: 18 17 -> 2; "
+    "d at 21: 9 8 7 6 5 4 -> 2; b2 at 28: 11 12 13 14 1 -> 2; c2 at 35: 18 17 2 -> 2",
+    "overlap", kv=20, rows=1, chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
+
 PART = case(  # all of a prompt lies on an edge
     "a: 1 2 3 4 5 6 7 8 -> 2; b at 7: 1 2 3 4 5 -> 2", "overlap", kv=24, rows=1, cost=COST,
 )  # fmt: skip
 AGAIN = case(  # they part, and agree again
     "a: 1 2 3 4 -> 2; b at 7: 1 9 3 4 5 -> 2", "overlap", kv=24, rows=1, cost=COST,
 )  # fmt: skip
-CASES = (SHOWN, PART, AGAIN, COME_BACK, LONG, *map(conversations, range(9)))
+CASES = (SHOWN, PART, AGAIN, COME_BACK, SMALL_COMES_BACK, LONG, *map(conversations, range(9)))
 
 # -- shared_pages: within an edge of the tree ------------------------------------------------------
 
@@ -105,7 +111,7 @@ def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> l
     """
     evicted: list[int] = []
     while len(evicted) < num_pages and tree.evictable_size:
-        leaves = list(leaves_of(tree))
+        leaves = sorted(leaves_of(tree), key=lambda leaf: list(leaf.node.tokens))  # not by age
         chosen = lines(list(leaves))
         if chosen not in leaves:
             raise ValueError(f"evict gave {chosen!r}, which is not one of the leaves")

@@ -135,6 +135,19 @@ def none_wasted(attempt: Attempt) -> str:
     return ""
 
 
+def no_more_than_depth(attempt: Attempt) -> str:
+    """At most ``DEPTH`` steps are launched and not yet processed."""
+    flying = 0
+    for item in attempt.verdict.trace.on("host"):
+        flying += (item.name == "launch") - (item.name == "process")
+        if flying > DEPTH:
+            return (
+                f"when step {item.step} was launched, {flying} steps were in flight, but `depth` "
+                f"is {DEPTH}"
+            )
+    return ""
+
+
 EXERCISES = (
     Exercise(
         name="bubble",
@@ -177,7 +190,7 @@ EXERCISES = (
         """,
         workloads=Workloads("vllm_pp4", levels=("stops",), seeds=30, cases=MORE, cost=PIPELINE,
                             show=FOUR, change=at_once),
-        extra=(no_busy_turn, idle_only_without_work),
+        extra=(no_more_than_depth, no_busy_turn, idle_only_without_work),
         no_worse=(("makespan", 1.05),),
         reach=8,
         beside="vllm_pp4:host:depth=1",

@@ -156,6 +156,7 @@ def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
     yield ([("cudaGraphLaunch", "replay", 4.0), (*sync, 3.0)],)
     yield ([("cudaDeviceSynchronize", "a", 3.0), (*sync, 2.0), (*launch, 9.0), (*sync, 2.0)],)
     yield ([("cudaMemcpyAsync", "copy", 5.0), ("cudaMemcpy", "aten::item", 1.0)],)
+    yield ([("cudaMemcpy", "a", 2.0), ("cudaMemcpy", "b", 2.0), (*sync, 3.0)],)
     yield ([(*launch, 2.0), ("hipMemcpyAsync", "copy", 1.0)],)
     for trace in readable_profiles():
         yield (host_calls(trace),)

@@ -67,9 +67,9 @@ def trace_of_engine(engine: SmallEngine, name: str) -> Trace:
 
 
 @cache
-def serial_run(which: int) -> SmallEngine:
+def serial_run(workload: int) -> SmallEngine:
     """Return the engine after the serial loop."""
-    engine = SmallEngine(PROMPTS[which])
+    engine = SmallEngine(PROMPTS[workload])
     generate_serial(engine)
     return engine
 
@@ -77,8 +77,8 @@ def serial_run(which: int) -> SmallEngine:
 class CountedEngine(SmallEngine):
     """A small engine that stops a loop without an end, and one that reads a token twice."""
 
-    def __init__(self, which: int) -> None:
-        super().__init__(PROMPTS[which])
+    def __init__(self, workload: int) -> None:
+        super().__init__(PROMPTS[workload])
         self.read = set[int]()
 
     def schedule(self) -> list[Any]:
@@ -98,12 +98,18 @@ class CountedEngine(SmallEngine):
         """Launch a step that has a sequence.
 
         Raises:
-            Mistake: it has none, or not as many ids.
+            Mistake: it has none, not as many ids, or two steps are in flight.
         """
         if not seqs:
             raise Mistake("`launch` got no sequence: `schedule` returned none; test that first")
         if len(ids) != len(seqs):
             raise Mistake(f"`launch` got {len(seqs)} sequences and {len(ids)} ids")
+        if self.steps - len(self.read) > 1:
+            raise Mistake(
+                f"step {self.steps + 1} is launched while steps {len(self.read) + 1} and "
+                f"{self.steps} are in flight. Two keep the device busy; with more, an answer that "
+                "ends early wastes more steps"
+            )
         return super().launch(seqs, ids)
 
     def postprocess(self, step: Any, tokens: Any) -> None:
@@ -120,16 +126,16 @@ class CountedEngine(SmallEngine):
         super().postprocess(step, tokens)
 
 
-def generated(lines: Callable[..., Any], which: int) -> CountedEngine:
+def generated(lines: Callable[..., Any], workload: int) -> CountedEngine:
     """Return the engine after a learner's loop."""
-    engine = CountedEngine(which)
+    engine = CountedEngine(workload)
     lines(engine)
     return engine
 
 
-def held(engine: CountedEngine, which: int) -> str:
+def held(engine: CountedEngine, workload: int) -> str:
     """Return a sentence on the first thing that does not hold: tokens, ends, overlap, time."""
-    serial = serial_run(which)
+    serial = serial_run(workload)
     if left := engine.steps - len(engine.read):
         return f"{left} of {engine.steps} launched steps were never processed"
     for own, other in zip(engine.all, serial.all, strict=True):
@@ -145,16 +151,16 @@ def held(engine: CountedEngine, which: int) -> str:
     for answer in verdicts_on(runs)[1].answers:
         if not answer.holds:
             return answer.sentence
-        if answer.question == "overlaps" and answer.word != "yes" and which:
+        if answer.question == "overlaps" and answer.word != "yes" and workload:
             return answer.sentence
-    if which and engine.now > 0.8 * serial.now:
+    if workload and engine.now > 0.8 * serial.now:
         return f"it takes {ms(engine.now)} ms, and the serial loop takes {ms(serial.now)} ms"
     return ""
 
 
-def both(engine: CountedEngine, which: int) -> str:
+def both(engine: CountedEngine, workload: int) -> str:
     """Draw the serial run and the learner's, above each other."""
-    traces = [trace_of_engine(serial_run(which), "serial"), trace_of_engine(engine, "yours")]
+    traces = [trace_of_engine(serial_run(workload), "serial"), trace_of_engine(engine, "yours")]
     return timing(*traces, steps=4).svg
 
 
