@@ -3,7 +3,8 @@
 The tables have a suffix in each file, and views without it: ``rocpd_region`` (calls of HIP, and
 ranges of ROCTx), ``rocpd_kernel_dispatch``, ``rocpd_memory_copy``, ``rocpd_event`` (category, and
 ``stack_id``, which an op has in common with the call that launched it), ``rocpd_string`` and
-``rocpd_info_kernel_symbol``. Times are nanoseconds.
+``rocpd_info_kernel_symbol``. Times are nanoseconds. Some versions keep them, and the places, in
+tables of their own: ``rocpd_timestamp`` and ``rocpd_track``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,19 @@ def rocpd_events(database: sqlite3.Connection, tables: set[str]) -> Iterator[See
         (row["guid"], row["id"]): str(row["display_name"] or row["kernel_name"])
         for row in rows("info_kernel_symbol")
     }
-    regions, launchers = rows("region"), set[str]()
+    times = {(row["guid"], row["id"]): row["value"] for row in rows("timestamp")}
+    tracks = {(row["guid"], row["id"]): row for row in rows("track")}
+
+    def timed(name: str) -> Iterator[Row]:
+        """Yield the rows of a view, each with its times and its place."""
+        for row in rows(name):
+            if "start" in row:
+                yield row
+            else:
+                ends = {end: times[row["guid"], row[f"{end}_id"]] for end in ("start", "end")}
+                yield tracks[row["guid"], row["track_id"]] | row | ends
+
+    regions, launchers = list(timed("region")), set[str]()
     for row in regions:
         event = events.get((row["guid"], row["event_id"]), {})
         category = texts.get((row["guid"], event.get("category_id")), "")
@@ -63,13 +76,13 @@ def rocpd_events(database: sqlite3.Connection, tables: set[str]) -> Iterator[See
             kind, key = CALL, f"{row['guid']}:{event.get('stack_id')}"
             launchers.add(key)
         yield SeenEvent(intern(place), kind, intern(name), row["start"], row["end"], key)
-    for row in rows("kernel_dispatch"):
+    for row in timed("kernel_dispatch"):
         name = kernels.get((row["guid"], row["kernel_id"]), "kernel")
         key = _launcher(row, events, launchers)
         yield SeenEvent(
             _stream(row, "agent_id"), KERNEL, intern(name), row["start"], row["end"], key
         )
-    for row in rows("memory_copy"):
+    for row in timed("memory_copy"):
         name = texts.get((row["guid"], row["name_id"]), "")
         kind = next((kind for way, kind in COPIES.items() if way in name), "memcpy")
         agent = "src_agent_id" if kind == TO_HOST else "dst_agent_id"

@@ -395,7 +395,28 @@ def test_events_of_a_device_in_a_category_that_is_not_read_are_named(tmp_path: P
     assert alone[0] == "It has no ops of a device: only the CPU was profiled."
 
 
-def as_rocpd(path: Path, ahead: bool, suffix: str = "_0c1f", has_views: bool = True) -> Path:
+def in_tables_of_their_own(tables: dict[str, tuple[str, list[Any]]]) -> None:
+    """Move times and places into ``rocpd_timestamp`` and ``rocpd_track``, as some versions do."""
+    times, tracks = list[Any](), list[Any]()
+    places = ("pid", "tid", "agent_id", "queue_id", "stream_id")
+    for name in ("region", "kernel_dispatch", "memory_copy"):
+        columns = tables[name][0].split()
+        kept = [it for it in columns if it not in (*places, "start", "end")]
+        moved = list[Any]()
+        for row in tables[name][1]:
+            said = dict(zip(columns, row, strict=True))
+            times += [(len(times) + at, "g", said[end]) for at, end in ((1, "start"), (2, "end"))]
+            tracks.append((len(tracks) + 1, "g", *(said.get(place) for place in places)))
+            ids = (len(times) - 1, len(times), len(tracks))
+            moved.append((*(said[it] for it in kept), *ids))
+        tables[name] = " ".join([*kept, "start_id end_id track_id"]), moved
+    tables["timestamp"] = "id guid value", times
+    tables["track"] = " ".join(["id guid", *places]), tracks
+
+
+def as_rocpd(
+    path: Path, ahead: bool, suffix: str = "_0c1f", has_views: bool = True, has_tracks: bool = False
+) -> Path:
     """Write what rocprofv3 records of six steps: a range, a launch, a kernel, a copy, a wait."""
     strings = ["MARKER_CORE_RANGE_API", "HIP_RUNTIME_API_EXT", "KERNEL_DISPATCH", "MEMORY_COPY",
                "roctxThreadRangeA", "hipGraphLaunch", "hipMemcpyAsync", "hipEventSynchronize",
@@ -434,7 +455,7 @@ def as_rocpd(path: Path, ahead: bool, suffix: str = "_0c1f", has_views: bool = T
         if not ahead:
             region("hipEventSynchronize", hip, stack + 4, at + 20_000, end + 9_500)
         free = end + 9_000
-    tables = {
+    tables: dict[str, tuple[str, list[Any]]] = {
         "string": ("id guid string", [(at, "g", text) for at, text in enumerate(strings, 1)]),
         "event": ("id guid category_id stack_id parent_stack_id extdata", events),
         "region": ("id guid pid tid start end name_id event_id", regions),
@@ -445,6 +466,8 @@ def as_rocpd(path: Path, ahead: bool, suffix: str = "_0c1f", has_views: bool = T
             "id guid pid tid start end name_id dst_agent_id src_agent_id stream_id event_id",
             copies),
     }  # fmt: skip
+    if has_tracks:
+        in_tables_of_their_own(tables)
     with closing(sqlite3.connect(path)) as database:
         for name, (columns, rows) in tables.items():
             named = ", ".join(f'"{column}"' for column in columns.split())
@@ -458,10 +481,14 @@ def as_rocpd(path: Path, ahead: bool, suffix: str = "_0c1f", has_views: bool = T
     return path
 
 
+@pytest.mark.parametrize("has_tracks", [False, True])
 @pytest.mark.parametrize("has_views", [True, False])
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_database_of_rocprofv3_is_read(tmp_path: Path, ahead: bool, has_views: bool) -> None:
-    read = read_foreign(as_rocpd(tmp_path / "x_results.db", ahead, has_views=has_views))
+def test_a_database_of_rocprofv3_is_read(
+    tmp_path: Path, ahead: bool, has_views: bool, has_tracks: bool
+) -> None:
+    path = tmp_path / "x_results.db"
+    read = read_foreign(as_rocpd(path, ahead, has_views=has_views, has_tracks=has_tracks))
     found, trace = report(read.trace, read.lacks, read.steps), read.trace
     assert (trace.loop, trace.device) == ("rocprofv3", "HIP")
     assert (found.verdict.pairs, found.verdict.ahead) == (5, 5 if ahead else 0)
