@@ -87,6 +87,6 @@ DESIGNS = (  # of one device each, and of the same requests
     "mindie_single", "multi_step",
 )  # fmt: skip
 RELAYS = (  # a loop for each relay
-    "overlap", "overlap:pool", "mini_overlap", "vllm_async", "mlx_async", "mindie_single",
-    "mindie_plugin", "serial",
+    "overlap", "overlap:pool", "mini_overlap", "vllm_async", "vllm_async:request_state",
+    "mlx_async", "mindie_single", "mindie_plugin", "serial",
 )  # fmt: skip
