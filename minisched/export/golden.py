@@ -150,21 +150,17 @@ def is_hashed(path: str) -> bool:
 
 def command_for(path: str) -> str:
     """Return the command that makes and shows a file that is kept as its hash."""
-    name, maker = Path(path).stem, maker_of(path)
-    if maker.startswith("museum/"):
+    name = Path(path).stem
+    if path.startswith("traces/museum/"):
         return f"minisched museum run {name} --out {name}.svg"
     if path.endswith(".json"):
         return f"minisched view {name} --form json"
-    part = name[len(maker) + 1 :]
-    return f"minisched view {maker}" + f" --part {part}" * bool(part)
+    return f"minisched view {name}"
 
 
 def maker_of(path: str) -> str:
     """Return the maker of a file that is kept as its hash: a topic, or ``museum/BUG``."""
-    name = Path(path).stem
-    if path.startswith("traces/museum/"):
-        return f"museum/{name}"
-    return max((topic for topic in RECIPES if f"{name}_".startswith(f"{topic}_")), key=len)
+    return "museum/" * path.startswith("traces/museum/") + Path(path).stem
 
 
 def has_picture(diagram: str) -> bool:

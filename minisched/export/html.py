@@ -22,7 +22,6 @@ from typing import Any
 from ..checks.overlap import (
     OverlapReport,
     forwards,
-    ideal_speedup,
     measure,
     speedup_over,
     step_intervals,
@@ -71,7 +70,6 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
     is_one = len(set(settings)) == 1
     names = run_names(traces)
     named = loops_shown(traces) if len(traces) > MOST_NAMES else " against ".join(names)
-    said = [""] * len(traces) if is_one else [f"{words}: " for words in settings]
     reports = [measure(trace) for trace in traces]
     works = [work_of(trace) for trace in traces]
     times = [
@@ -81,7 +79,11 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
     least = min((time for time in times[1:] if time), default=0)
     fastest = next((at for at, time in enumerate(times) if at and 0 < time <= TIE * least),
                    len(traces) - 1)  # fmt: skip
-    packed = gzip.compress(json.dumps(page_data(traces, reports, names, said)).encode(), mtime=0)
+    abouts = [
+        ("" if is_one else f"{words}: ") + about_of(report, reports[0], is_same=at > 0 and time > 0)
+        for at, (words, report, time) in enumerate(zip(settings, reports, times, strict=True))
+    ]
+    packed = gzip.compress(json.dumps(page_data(traces, reports, names, abouts)).encode(), mtime=0)
     places = {
         "title": escape(title or named),
         "verdict": escape(said_first or title or named),
@@ -94,6 +96,13 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
         ),
     }
     return PLACE.sub(lambda found: places[found[1]], part("stepper.html"))
+
+
+def about_of(report: OverlapReport, first: OverlapReport, *, is_same: bool) -> str:
+    """Write a run's figures, with its speed-up over the first run if both did the same work."""
+    figures = [busy(report), f"{ms(report.makespan_ns)} ms"]
+    factor = speedup_over(first, report) if is_same else None
+    return ", ".join([*figures, *([f"{factor:.2f}×"] if factor else [])])
 
 
 def part(name: str) -> str:
@@ -118,9 +127,9 @@ def page_data(
     traces: Sequence[Trace],
     reports: Sequence[OverlapReport],
     names: Sequence[str],
-    settings: Sequence[str],
+    abouts: Sequence[str],
 ) -> dict[str, Any]:
-    """Return all data as JSON; ``settings`` begin the description of a run.
+    """Return all data as JSON; ``abouts`` describe the runs.
 
     ``few`` is the interval that "a few steps" shows. ``now`` is the first place of the cursor: the
     host processes a step, from the middle of the few. ``groups`` are the runs in families, and
@@ -138,9 +147,8 @@ def page_data(
     groups = families(traces, reports) if len(traces) > FIRST else [("", everything)]
     return {
         "runs": [
-            {"loop": name, "about": said + f"{busy(report)}, {ms(trace.end)} ms",
-             **run_data(trace)}
-            for name, said, trace, report in zip(names, settings, traces, reports, strict=True)
+            {"loop": name, "about": about, **run_data(trace)}
+            for name, about, trace in zip(names, abouts, traces, strict=True)
         ],
         "few": [start, end],
         "now": next(begins, start),
@@ -151,7 +159,6 @@ def page_data(
         "flags": FLAGS,
         "owners": OWNERS,
         "rids": list(dict.fromkeys(rids)),  # in the order of their colours
-        "metrics": metrics(traces, reports, names),
     }  # fmt: skip
 
 
@@ -282,48 +289,6 @@ def words_of(mark: Mark) -> str:
     known: dict[str, Any] = {"reason": mark.attrs.get("result", ""), **mark.attrs}
     said = SAID.get(f"{mark.attrs.get('side', '')} {mark.name}") or SAID.get(mark.name, "")
     return said.format_map(defaultdict(int, known)) if "rid" in mark.attrs else ""
-
-
-# -- The metrics of the runs on the page, one run a row --------------------------------------------
-
-NONE = "–"
-
-
-def metrics(
-    traces: Sequence[Trace], reports: Sequence[OverlapReport], names: Sequence[str]
-) -> dict[str, Any]:
-    """Return the columns that differ or inform, the rows, and the ideal.
-
-    A speed-up over the first run needs the same served tokens on the same clock.
-    """
-    works, rows = [work_of(trace) for trace in traces], list[dict[str, str]]()
-    for report, work, name in zip(reports, works, names, strict=True):
-        is_same = work == works[0] and len(traces) > 1
-        factor = speedup_over(reports[0], report) if is_same else None
-        rows.append(
-            {
-                "loop": name,
-                "steps": str(report.steps),
-                "tokens": str(sum(count for _, count in work[2]) or NONE),
-                "makespan": f"{ms(report.makespan_ns)} ms",
-                "device busy": f"{report.device_busy_percent:.1f} %",
-                "bubbles": f"{ms(report.bubble_ns)} ms",
-                "host busy": f"{ms(report.host_busy_ns)} ms",
-                "host hidden": f"{report.host_hidden_percent:.1f} %",
-                "wasted rows": str(report.wasted_rows),
-                "speed-up": NONE if factor is None else f"{factor:.2f}×",
-            }
-        )
-    heads = [head for head in rows[0] if any(row[head] != NONE for row in rows)]
-    ideal = (
-        f"Ideal speed-up over {names[0]}, if the longest of host, device and copies hides "
-        f"the others: {ideal_speedup(reports[0]):.2f}×."
-    )
-    return {
-        "heads": heads,
-        "rows": [[row[head] for head in heads] for row in rows],
-        "ideal": ideal * (len(rows) > 1),
-    }
 
 
 def work_of(trace: Trace) -> tuple[str, set[str], list[tuple[str, int]]]:

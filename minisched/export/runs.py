@@ -72,7 +72,7 @@ def side_by_side(
             note += f", speed-up {base.trace.end / report.makespan_ns:.2f}×"
         lanes = lanes_of(view, end)
         heading, note = names[len(parts)] if names else (report.loop, note)
-        parts.append(Part(heading, note, [lanes if names else with_end(lanes, view, base)]))
+        parts.append(Part(heading, note, [lanes]))
     zero = "" if is_whole(base) else "0 is when the device starts the first of these steps"
     both = f"{base.trace.what_ran}, {base.trace.clock_words}"
     about = about_run(base.trace) if len(views) == 1 else both
@@ -187,17 +187,6 @@ def links_of(view: View, rows: Mapping[int, int]) -> list[LaneLink]:
         )
         for arrow in view.arrows
     ]
-
-
-def with_end(lanes: Lanes, view: View, base: View) -> Lanes:
-    """Return lanes with a line at the run's last step, and its lead over ``base``."""
-    if view.duration == lanes.end:
-        return lanes
-    until = max(view.duration, base.duration)
-    saved, factor = base.duration - view.duration, base.duration / max(1, view.duration)
-    note = f"{ms(view.duration)} instead of {ms(base.duration)} ms: {factor:.2f}×"
-    flag = LaneItem("end", view.duration, until, f"{ms(saved)} ms saved" if saved > 0 else "", note)
-    return Lanes(lanes.rows, lanes.end, lanes.start, lanes.links, [flag])
 
 
 def waits_of(view: View) -> list[Mark]:

@@ -98,7 +98,7 @@ class LaneLink:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Rows over time. ``flags`` concern all rows: times, or stretches, with a word or two."""
+    """Rows over time. ``flags`` concern all rows: times with a word or two."""
 
     rows: Sequence[LaneRow]
     end: int

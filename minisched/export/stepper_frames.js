@@ -1,5 +1,5 @@
 // Builds the page's frames, empty as yet: what runs are drawn on, the legend, the state at the
-// cursor; and what never changes, the metrics.
+// cursor.
 "use strict";
 
 // A sample of a look, and what it means.
@@ -117,7 +117,6 @@ function sourceFrame([lane, { where, first, lines }]) {
 
 // -- All of it --
 
-const { heads, rows, ideal } = data.metrics;
 const buttonsOf = (name) => runs.map(({ index, loop }) => make("button", { dataset: { [name]: index } }, loop));
 document.getElementById("lanes").prepend(...runs.map(runFrame));
 for (const [id, children] of Object.entries({
@@ -126,7 +125,5 @@ for (const [id, children] of Object.entries({
   legend: makeLegend(),
   tabs: buttonsOf("activate"),
   moments: runs.map(momentFrame),
-  metrics: [rowOf("th", heads, heads), ...rows.map((row) => rowOf("td", heads, row))],
-  ideal: [ideal],
 })) document.getElementById(id).append(...children);
 document.getElementById("chooser").hidden = runs.length < 3; // of two there is nothing to choose

@@ -143,28 +143,15 @@ class SvgPage:
             self.words(left - 6, y, cut(words, left - 6 - self.left, size), kind, "end")
 
     def flags(self, flags: Sequence[LaneItem], x: TimeScale, top: float, bottom: float) -> None:
-        """Draw a line at each time, with its words where they have room.
-
-        A stretch has an arrow from its end back to its start, with words above and below it.
-        """
+        """Draw a line at each time, with its words where they have room."""
         free = self.left  # the end of earlier words
         for number, flag in enumerate(flags, 1):
-            at, until = x.at(flag.start), x.at(flag.end)
+            at = x.at(flag.start)
             is_sign = flag.kind in SIGNS and flag.kind != "end"
-            high = 8 * (flag.end == flag.start)
             kind = "flag" if is_sign else css(flag.kind)
-            self.line(kind, at, top - high, at, bottom, {} if is_sign else flag.data)
+            self.line(kind, at, top - 8, at, bottom, {} if is_sign else flag.data)
             if is_sign:
-                self.sign(flag.kind, at, top - high, flag.about, flag.data)
-            if flag.end > flag.start:
-                middle, y = (at + until) / 2, top + 1.5 * self.sheet.pitch - 4
-                longest = max(flag.label, flag.brief, key=len)
-                if width_of(longest, self.sheet.text, bold=True) < until - at - 6:
-                    self.path("saved", f"M{until:.1f} {y}H{at + 2:.1f}")
-                    self.line("saved-end", until, y - 6, until, y + 6)
-                    self.words(middle, y - 7, flag.label, "bold", "middle")
-                    self.words(middle, y + 16, flag.brief, "faint small", "middle")
-                continue
+                self.sign(flag.kind, at, top - 8, flag.about, flag.data)
             room = width_of(flag.label, self.sheet.small, bold=True)
             after = x.at(flags[number].start) - 6 if number < len(flags) else self.sheet.edge
             if at + 7 + room <= after:
@@ -225,8 +212,6 @@ class SvgPage:
             self.sign(kind, x + 9, y - 4)
         elif kind.startswith(("arrow ", "line", "wall")):
             self.path(kind, f"M{x:.1f} {y - 4}h19")
-        elif kind == "saved":
-            self.path(kind, f"M{x + 19:.1f} {y - 4}h-17")
         else:
             shown = kind if kind in OVER else f"box {css(kind)}"
             self.rect("box queued changed" if kind == "changed" else shown, x, y - 10, 18, 12)

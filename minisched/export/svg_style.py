@@ -211,8 +211,6 @@ RULES: list[tuple[str, Look]] = [  # the classes that must all occur, and the lo
     ("halo", {"fill": "$paper"}),
     ("deed", {"fill": "$wrong", "font-weight": "650"}),
     ("said", {"fill": "$wrong", "font-weight": "650", "rim": "$paper"}),
-    ("saved", {**LINE, "stroke-width": "1.2", "marker-end": "url(#head-ink)"}),
-    ("saved-end", {**LINE, "stroke-width": "1.2"}),
     ("end", {"stroke": "$ink", "stroke-width": "1.4", "stroke-dasharray": "3 3"}),
     ("line", {**LINE, "stroke-width": "1.6"}),
     ("line second", {"stroke": "$bubble", "stroke-dasharray": "5 3"}),

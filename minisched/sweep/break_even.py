@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Any
 
 from ..checks.history import many
-from ..export.heat_map import TIE, heat_map
 from ..export.scene import Scene
 from .grid import SweepCell
+from .heat_map import TIE, heat_map
 from .sweep import lost_cell, run_cell
 from .workers import HERE, Workers, spread
 

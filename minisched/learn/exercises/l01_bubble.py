@@ -9,8 +9,8 @@ from typing import Any
 from ...checks.history import many
 from ...checks.overlap import measure, step_intervals
 from ...devices.cost import MILLISECOND
-from ...export.heat_map import TIE
 from ...loops.run import Run
+from ...sweep.heat_map import TIE
 from ..exercise import Attempt, Exercise, Loop, Pure, Workloads
 from ..runs import makespan_ms, simulate, timing
 

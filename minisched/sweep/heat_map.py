@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .scene import CellGrid, GridCell, Part, Scene
+from ..export.scene import CellGrid, GridCell, Part, Scene
 
 Place = tuple[int, int]  # row and column
 
