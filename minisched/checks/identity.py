@@ -198,10 +198,11 @@ def differs(
 
 
 class HeardToken(NamedTuple):
-    """A token that a client received, and its step (0: another scheduler's)."""
+    """A token that a client received, its step (0: another scheduler's), and the time."""
 
     token: int
     step: int
+    time: int  # nanoseconds
 
 
 def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
@@ -223,7 +224,7 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
         rids, tokens = str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split()
         for rid, token in zip(rids, tokens, strict=True):
             step = int(mark.attrs["step"])
-            told.setdefault(unquote(rid), []).append(HeardToken(int(token), step))
+            told.setdefault(unquote(rid), []).append(HeardToken(int(token), step, mark.time))
     return told
 
 

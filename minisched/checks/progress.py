@@ -157,6 +157,7 @@ class Watched:
         decision.came_to(batch)
         if len(scheduler.live) == num_live:  # otherwise an abort has changed the state
             self.keep("progress", decision.left_out())
+            self.keep("progress", decision.wrong_ratio())
             self.keep("order", decision.out_of_order())
         done = [req for req, row in decision.prompts.items() if row.deliver]
         done = [req for req in done if req not in self.running]
@@ -234,6 +235,7 @@ class Decision:
         self.num_released, self.available = self.leases.num_released, self.leases.available_pages
         self.retracted, self.made_way = list[Request](), list[Request]()
         self.prompts: dict[Request, Row] = {}
+        self.ratio = scheduler.new_token_ratio.current
 
     def lost(self, req: Request, reason: str) -> None:
         """Record that a request has lost its memory and waits."""
@@ -349,6 +351,13 @@ class Decision:
                 )
         elif self.waiting:
             yield from self._of_waiting()
+
+    def wrong_ratio(self) -> Iterator[str]:
+        """Yield a rise of the new token ratio while requests run: only a retraction raises it."""
+        ratio, step = self.scheduler.new_token_ratio, self.watched.step
+        is_explained = len(self.retracted) > len(self.made_way) or not self.running
+        if ratio.current > self.ratio and not is_explained:
+            yield f"the new token ratio rises before step {step}, and no request was retracted"
 
     def _of_running(self, missing: Sequence[Request]) -> Iterator[str]:
         """Check a step of decodes: all runnable ones are in it; next to prompts all or none."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from ..checks.history import Words, numbers, side_of
+from ..checks.identity import tokens_heard
 from ..trace import Mark, Trace
 from ..trace.cells import is_in
 from .layout import View
@@ -72,7 +74,8 @@ class Contested:
             case "row" | "page table" | "token pool":
                 changes = list(self._owners_of_row(self._row()))
             case "answer":
-                changes = list(self._received())
+                heard = tokens_heard(self.trace).get(unquote(self.number), ())
+                changes = [(one.time, str(one.token)) for one in heard]
             case _:
                 changes = list(self._writers())
         after = [*changes[1:], (self.trace.end, FREED)]
@@ -122,13 +125,6 @@ class Contested:
         for mark in self.marks():
             if mark.name in ("row alloc", "row free") and row in self._named(mark):
                 yield mark.time, str(mark.attrs["rid"]) if mark.name == "row alloc" else FREED
-
-    def _received(self) -> Iterator[tuple[int, str]]:
-        for mark in self.marks():
-            if mark.name == "tokens":
-                got = zip(str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split(),
-                          strict=True)  # fmt: skip
-                yield from ((mark.time, token) for rid, token in got if rid == self.number)
 
     def _writers(self) -> Iterator[tuple[int, str]]:
         slots = {
