@@ -13,6 +13,7 @@ from ..models.base import Model
 from ..models.tokenizer import text_codec_of
 from ..scheduler import SchedulerConfig
 from ..trace import Recorder
+from .beam_search import BeamSearch
 from .history import History
 from .logprobs import LogProbabilities
 from .stale import StaleOutputs
@@ -37,4 +38,6 @@ def features_of(config: SchedulerConfig, model: Model, recorder: Recorder) -> li
         features.append(LogProbabilities())
     if config.keep_stale_outputs:
         features.append(StaleOutputs())
+    if config.beam_width > 1:
+        features.append(BeamSearch())
     return features

@@ -50,9 +50,9 @@ class Design:
 
     ``refuses`` maps a word to the reason, which is the end of a sentence. ``grammar`` and
     ``penalties`` are a request's own wish; it ends with the sentence as its error. An algorithm of
-    speculation is the engine's: no engine is made. ``NGRAM`` looks drafts up on the host, and
-    ``NGRAM_GPU`` (vLLM's ``ngram_gpu``) on the device. ``STANDALONE`` has a draft model.
-    ``grammar with fill_device`` is refused with that relay only. ``other relays`` are all
+    speculation and ``beam search`` are the engine's: no engine is made. ``NGRAM`` looks drafts up
+    on the host, and ``NGRAM_GPU`` (vLLM's ``ngram_gpu``) on the device. ``STANDALONE`` has a draft
+    model. ``grammar with fill_device`` is refused with that relay only. ``other relays`` are all
     but ``relays``; without that word each relay checks its own needs. ``real devices`` are all but
     ``sim``.
     """
@@ -148,6 +148,8 @@ def wanted_features(config: SchedulerConfig, requests: Iterable[Request]) -> set
     """Return the features of a workload that some loop refuses."""
     params = [request.params for request in requests if not wrong_form(request)]
     wanted = {config.speculative_algorithm} if config.speculative_algorithm else set()
+    if config.beam_width > 1:
+        wanted.add("beam search")
     if any(item.has_grammar for item in params):
         wanted.add("grammar")
     if any(item.has_penalties for item in params):

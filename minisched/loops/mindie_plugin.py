@@ -43,6 +43,7 @@ PLUGIN_REFUSES = {
     "other relays": "a relay that fills placeholders: its plugin lays a step out and then asks for "
     "its masks",
     **MINDIE_REFUSES,
+    "beam search": "its plugin advances the positions of rows that are laid out already",
     "grammar with fill_device": "where the device fills the inputs (the experimental path), "
     "sampled tokens stay there, and the plugin steps a grammar on the host "
     "(structured_output_manager.py)",

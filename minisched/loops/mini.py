@@ -102,6 +102,7 @@ class OneStreamWorker(UploadWorker):
 NOT_THERE = {
     **dict.fromkeys(("grammar", "penalties"), "mini-sglang has none (core.py:SamplingParams)"),
     **dict.fromkeys(ALGORITHMS, "mini-sglang has no speculation"),
+    "beam search": "mini-sglang has none",
 }
 
 

@@ -603,6 +603,7 @@ design(
         "other relays": "a relay that runs ahead and needs no prompt on the device: a request "
         "comes to the decode side with its KV, and nothing copies its prompt there",
         "real devices": "it needs two devices with clocks of their own",
+        "beam search": "it is refused in SGLang too (beam_search/coordinator.py)",
         "NGRAM": "it is a limit of minisched and not of the original: this decode side does not "
         "wait for the tokens after which drafts are looked up",
         **dict.fromkeys(

@@ -26,8 +26,10 @@ from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..engine.owner import give, refuse_if_owned, release
 from ..features import features_of
+from ..features.beam_search import BeamWorker, check_beams
 from ..memory import self_check
 from ..models.base import GraphModel, Model
+from ..models.hash import HashModel
 from ..models.tokenizer import text_codec_of
 from ..relay import CARRIERS, make_relay
 from ..relay.base import Relay, RelayShape
@@ -236,6 +238,10 @@ def wire(
                 VerifyWorker, drafter=drafter, num_draft_tokens=config.num_draft_tokens
             )
             pins = max(2, pins)
+        if config.beam_width > 1:
+            is_on_sim = isinstance(device, SimDevice) and isinstance(model, HashModel)
+            check_beams(loop, config, worker_class is spec.worker is Worker, is_on_sim)
+            worker_class = partial(BeamWorker, width=config.beam_width)
         worker = worker_class(
             device,
             model,

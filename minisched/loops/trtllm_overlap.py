@@ -61,8 +61,9 @@ MAX_UTILIZATION = "vllm,prompt_pages=settled,output_pages=end"
     pins=2,
     rules=GUARANTEED_NO_EVICT,
     refuses={
+        "beam search": "it needs disable_overlap_scheduler there (docs/features/sampling.md)",
         "NGRAM": "the host looks the drafts up, and TensorRT-LLM overlaps only with drafters that "
-        "run on the device (speculative/interface.py:support_overlap_scheduler)"
+        "run on the device (speculative/interface.py:support_overlap_scheduler)",
     },
 )
 def trtllm_overlap(engine: Engine, early_exit: bool = True) -> Iterator[ScheduleBatch | NoBatch]:

@@ -12,9 +12,8 @@ A pass is six equal parts of ``CostModel.forward``: the layers without experts, 
 batch runs, then three stages with an all-to-all between two. ``overlap`` runs the same parts in
 order, as one op. So where a pass over n tokens takes d(n), two halves take d(n) / 6 + d(n / 2).
 
-- *It loses* with few tokens: each half reads all weights, and pays ``forward_base``. With
-  d(n) = b + tn it wins only above b / 2t tokens. SGLang has this as a TODO. vLLM has a threshold
-  (``--dbo-decode-token-threshold``), here ``min_tokens``.
+- *It loses* with few tokens: each half reads all weights. With d(n) = b + tn it wins only above
+  b / 2t tokens (a TODO in SGLang; vLLM's ``--dbo-decode-token-threshold`` is ``min_tokens`` here).
 - *The split* (``compute_split_seq_index``): decodes by rows, prompts where the sums of tokens are
   nearest. If a half would have less than 48 % of the tokens, the prompt in the middle is cut
   (``--tbo-token-distribution-threshold``). Its second part reads the KV of the first, because the
@@ -188,7 +187,7 @@ def tokens_of(batch: ScheduleBatch, begin: int, end: int) -> ScheduleBatch:
     worker=TwoBatchWorker,
     refuses={
         "real devices": "its all-to-all takes time only on the simulated device",
-        **dict.fromkeys(ALGORITHMS, "a limit of minisched: this pass has no drafts to verify"),
+        **dict.fromkeys((*ALGORITHMS, "beam search"), "a limit of minisched: its rows are plain"),
     },
 )
 def two_batch(engine: Engine, min_tokens: int = 0) -> Iterator[ScheduleBatch | NoBatch]:

@@ -22,6 +22,9 @@ from ..worker import Step
 from .design import design
 
 STALE = {"keep_stale_outputs": True}
+NO_BEAMS = {
+    "beam search": "vLLM searches above its engine, with a request for each beam and step (#6226)"
+}
 
 
 @design(
@@ -29,6 +32,7 @@ STALE = {"keep_stale_outputs": True}
     relays=("host",),
     rules="vllm",
     settings=STALE,
+    refuses=NO_BEAMS,
 )
 def vllm_step(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM ``v1/engine/core.py:EngineCore.step``. Each ``yield`` ends one turn.
@@ -83,7 +87,8 @@ def update_from_output(engine: Engine, pending: Step) -> None:
     settings=STALE,
     refuses={
         "other relays": "every token over the host; with a relay that runs ahead it is loop "
-        "'vllm_async'"
+        "'vllm_async'",
+        **NO_BEAMS,
     },
 )
 def vllm_batch_queue(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from ..core import Request
 from ..engine.engine import Engine
 from .design import design
-from .vllm import vllm_batch_queue
+from .vllm import NO_BEAMS, vllm_batch_queue
 
 
 def is_length_foreseen(req: Request) -> bool:
@@ -48,6 +48,7 @@ design(
     begins=count_placeholders,
     refuses={
         "NGRAM": "async scheduling leaves the newest tokens on the device, so vLLM takes only "
-        "drafters that run there: EAGLE, MTP, a draft model, ngram_gpu (config/vllm.py)"
+        "drafters that run there: EAGLE, MTP, a draft model, ngram_gpu (config/vllm.py)",
+        **NO_BEAMS,
     },
 )(vllm_batch_queue)

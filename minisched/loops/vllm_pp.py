@@ -35,7 +35,7 @@ from ..trace import Touch
 from ..worker import Step, Worker
 from ..worker.recording import KV, PAGE_TABLE
 from .design import design
-from .vllm import vllm_batch_queue
+from .vllm import NO_BEAMS, vllm_batch_queue
 
 # -- A forward pass that is cut into stages, each on its own stream --------------------------------
 
@@ -207,6 +207,7 @@ for stages in (2, 4):
             "other relays": "every token over the host: its first stage reads before the last one "
             "has sampled",
             "real devices": "its stages are streams of the simulated device",
+            **NO_BEAMS,
             **dict.fromkeys(
                 ALGORITHMS,
                 "drafts are made after the last stage, and the first one would have to get them; "

@@ -87,6 +87,7 @@ class SchedulerConfig:
     )
     speculative_num_draft_tokens: int = setting(4, "Drafts that a step may carry for a request.")
     speculative_draft_model_path: str = setting("", f"Of STANDALONE: {DRAFT_MODELS}.")
+    beam_width: int = setting(1, "Beams of each request, whose output is the best one; 1: none.")
     # From the model and the loop
     context_len: int = 1024
     vocab_size: int = 257
@@ -108,6 +109,7 @@ class SchedulerConfig:
         at_least("schedule_conservativeness", self.schedule_conservativeness, 0)
         at_least("priority_scheduling_preemption_threshold",
                  self.priority_scheduling_preemption_threshold, 0)  # fmt: skip
+        at_least("beam_width", self.beam_width, 1)
         self._check_chunk()
         self._check_speculation()
         one_of("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)

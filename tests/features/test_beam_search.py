@@ -1,0 +1,224 @@
+"""Beam search: the outputs of a plain search in every schedule, and memory that is freed once."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.draw import all_designs, draw
+from minisched.checks.judge import judge
+from minisched.checks.oracle import hash_logits
+from minisched.checks.overlap import measure
+from minisched.core import FinishReason, Request, SamplingParams
+from minisched.devices.cost import MILLISECOND, SIM_COST
+from minisched.devices.registry import open_device
+from minisched.devices.sim import SimDevice
+from minisched.features.beam_search import BeamWorker
+from minisched.loops.design import LOOPS
+from minisched.loops.run import Run, run_loop
+from minisched.models.hash import HashModel
+from minisched.relay import RELAYS
+from minisched.scheduler import SchedulerConfig
+from tests.support import every, many, tokens
+
+DESIGNS = [
+    design for design in all_designs()
+    if "beam search" not in design.refuses() and not RELAYS[design.relay].gives_every_input
+]  # fmt: skip
+VOCAB = 11
+
+
+def plain(req: Request, vocab_size: int, eos_ids: frozenset[int], width: int) -> list[int]:
+    """The best output of a search alone: no cache, no batch, all extensions sorted."""
+    params, ended = req.params, list[tuple[float, list[int]]]()
+    stops = params.stop_token_ids | (frozenset() if params.ignore_eos else eos_ids)
+    beams: list[tuple[float, list[int]]] = [(0.0, [])]
+    for number in range(1, params.max_new_tokens + 1):
+        found = list[tuple[float, int, int]]()
+        for parent, (score, output) in enumerate(beams):
+            logits = hash_logits([*req.prompt, *output], vocab_size)
+            norm = max(logits) + math.log(sum(math.exp(it - max(logits)) for it in logits))
+            found += ((norm - it - score, parent, token) for token, it in enumerate(logits))
+        longer = list[tuple[float, list[int]]]()
+        for cost, parent, token in sorted(found):
+            output = [*beams[parent][1], token]
+            if token in stops and number < params.max_new_tokens:
+                ended.append((-cost / number, output))
+            else:
+                longer.append((-cost, output))
+            if len(longer) == width:
+                break
+        beams = longer
+    ended += [(score / len(output), output) for score, output in beams]
+    return max(ended, key=lambda item: item[0])[1]
+
+
+def search(loop: str, requests: list[Request], width: int, **config: Any) -> Run:
+    model = HashModel(VOCAB, eos_ids=frozenset({10}))
+    found = SchedulerConfig(beam_width=width, **config)
+    return run_loop(loop, SimDevice(), model, requests, found, SIM_COST)
+
+
+# -- identity --------------------------------------------------------------------------------------
+
+
+@given(
+    design=st.sampled_from(DESIGNS),
+    lengths=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=5),
+    alike=st.booleans(),
+    width=st.integers(2, 4),
+    page_size=st.sampled_from([1, 2, 4]),
+    spare=st.integers(0, 3),
+    rows=st.integers(1, 4),
+    chunk=st.integers(1, 4),
+)
+@settings(max_examples=many(25, 400))
+def test_every_schedule_gives_the_output_of_a_plain_search(
+    design: Any, lengths: list[tuple[int, int]], alike: bool, width: int, page_size: int,
+    spare: int, rows: int, chunk: int,
+) -> None:  # fmt: skip
+    requests = [
+        Request(f"r{at}", [(at * (not alike) + it * it) % 10 for it in range(count)],
+                SamplingParams(max_new_tokens=new))
+        for at, (count, new) in enumerate(lengths)
+    ]  # fmt: skip
+    pages = max(-(-req.max_device_len // page_size) for req in requests) + 1
+    run = search(
+        design.name, requests, width, page_size=page_size, kv_tokens=(pages + spare) * page_size,
+        max_running_requests=rows, chunked_prefill_size=chunk * page_size,
+        schedule_conservativeness=0.0,
+    )  # fmt: skip
+    assert run.errors == {}
+    eos = frozenset({10})
+    assert run.outputs == {req.rid: plain(req, VOCAB, eos, width) for req in requests}
+
+
+def test_a_beam_that_ends_early_may_be_the_best_one() -> None:
+    requests = [Request(f"r{at}", [at], SamplingParams(max_new_tokens=6)) for at in range(10)]
+    search("overlap", requests, 3)
+    reasons = {req.finish_reason for req in requests}
+    assert reasons == {FinishReason.STOP, FinishReason.LENGTH}
+    assert all((req.output_ids[-1] == 10) == (req.finish_reason is FinishReason.STOP)
+               for req in requests)  # fmt: skip
+
+
+# -- every other law, on random workloads ----------------------------------------------------------
+
+OWN = {
+    "identity": "",  # checked above
+    "client": "",  # a client gets nothing before the end
+    "ends": "received []",  # nor if it is aborted
+    "positions": "the prefix cache has",  # which gets prompts only
+}
+
+
+@pytest.mark.parametrize("design", every(5, DESIGNS), ids=lambda design: design.name)
+def test_no_law_of_memory_and_order_is_broken(design: Any) -> None:
+    for seed in range(many(2, 20)):
+        case = draw(seed, odd=False)
+        config, kept = case.workload.config, ("max_new_tokens", "ignore_eos", "stop_token_ids")
+        requests = [
+            replace(req, params=SamplingParams(**{it: getattr(req.params, it) for it in kept}))
+            for req in case.workload.requests
+        ]
+        width = min(Random(seed).randint(2, 4), case.workload.vocab_size - 1)
+        config = replace(config, beam_width=width, speculative_algorithm="",
+                         speculative_draft_model_path="")  # fmt: skip
+        workload = replace(case.workload, requests=requests, config=config)
+        verdict = judge(replace(case, workload=workload).on(design))
+        broken = [it for it in verdict.findings if OWN.get(it.law, "no law") not in it.sentence]
+        assert not broken, (seed, broken)
+
+
+# -- memory and time -------------------------------------------------------------------------------
+
+
+def test_beams_share_the_pages_of_a_prompt_and_take_no_more_of_the_pool() -> None:
+    """The pool is that of one row for each request, and all of it is free in the end."""
+
+    def used(width: int) -> list[float]:
+        trace = search("overlap", [Request("a", [1, 2, 3], tokens(5))], width).trace
+        return [item.value for item in trace.counters if item.name == "kv used"]
+
+    assert used(4) == used(1) and max(used(4)) == 7
+
+
+def test_the_host_waits_for_no_beam() -> None:
+    def run(loop: str) -> Run:
+        requests = [Request(f"r{at}", [at], tokens(12)) for at in range(4)]
+        return search(loop, requests, 4, disable_radix_cache=True)
+
+    serial, overlap = run("serial"), run("overlap")
+    assert serial.outputs == overlap.outputs and measure(overlap.trace).wasted_rows == 0
+    assert overlap.trace.end < 0.7 * serial.trace.end
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "loop", [loop for loop, it in LOOPS.items() if "beam search" in it.refuses]
+)
+def test_a_loop_says_why_it_does_not_search(loop: str) -> None:
+    with pytest.raises(ValueError, match=f"beam_width is 2, but loop '{loop}' takes no beam"):
+        search(loop, [Request("a", [1])], 2)
+
+
+@pytest.mark.parametrize(
+    ("loop", "width", "config", "reason"),
+    [
+        ("overlap:token_pool", 2, {}, "copies prompts of one row"),
+        ("serial", 2, {"speculative_algorithm": "NGRAM"}, "a beam has no drafts"),
+        ("serial", 0, {}, "beam_width is 0, but it must be at least 1"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused(
+    loop: str, width: int, config: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        search(loop, [Request("a", [1])], width, **config)
+
+
+def test_a_real_device_is_refused() -> None:
+    device = open_device("thread")
+    with pytest.raises(ValueError, match="on sim only"):
+        run_loop("overlap", device, HashModel(), [Request("a", [1])], SchedulerConfig(beam_width=2))
+
+
+@pytest.mark.parametrize("wish", [
+    {"temperature": 0.5}, {"presence_penalty": 0.5}, {"logit_bias": {1: 1.0}},
+    {"return_logprob": True},
+])  # fmt: skip
+def test_a_request_that_changes_one_row_of_logits_is_refused(wish: dict[str, Any]) -> None:
+    run = search("overlap", [Request("a", [1], SamplingParams(**wish)), Request("b", [2])], 2)
+    assert run.errors["a"].startswith("beam search takes no ") and run.outputs["b"]
+
+
+def test_a_vocabulary_with_too_few_tokens_refuses_a_request() -> None:
+    few = SamplingParams(stop_token_ids=frozenset(range(9)))
+    run = search("overlap", [Request("a", [1], few), Request("b", [2])], 2)
+    assert "has only 11 tokens, 10 of which end an output" in run.errors["a"] and run.outputs["b"]
+
+
+@pytest.mark.thorough
+def test_the_page_has_the_figures_of_its_command(cli: Any) -> None:
+    page = Path(__file__).resolve().parents[2] / "lessons/site/docs/designs.md"
+    text = page.read_text("utf-8").partition("## Rows that fork")[2].partition("\n## ")[0]
+    _, out, _ = cli(text.partition("\nminisched ")[2].partition("\n")[0] + " --json")
+    for found in json.loads(out)["runs"]:
+        assert f"{found['makespan_ns'] / MILLISECOND:,.1f} ms" in " ".join(text.split()), found
+
+
+def test_a_fork_that_keeps_its_own_kv_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BeamWorker, "fork", lambda self, item, parents: None)
+    requests = [Request(f"r{at}", [at], tokens(6)) for at in range(6)]
+    run, eos = search("overlap", requests, 3), frozenset[int]()
+    assert run.outputs != {req.rid: plain(req, VOCAB, eos, 3) for req in requests}
