@@ -1,6 +1,6 @@
 """The generated files of the repository: their sources, and whether they are stale.
 
-Golden traces and their views (``traces/``), the diagrams and the tables of a few pages, all from
+Golden traces and their views (``traces/``), and the diagrams, all from
 small workloads on the simulated device: the same code gives the same bytes. A trace or a view that
 no page shows is kept as one line of ``traces/hashes.txt``: its hash, and the command that makes it.
 
@@ -33,7 +33,6 @@ from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
 from .svg_style import PHONE, SLIDE
-from .tables import designs_page
 from .views import draw, mixed_chunk, page_allocator, parts_of, radix_cache
 
 # -- The files and their sources -------------------------------------------------------------------
@@ -88,7 +87,6 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     "diagrams/compare.svg": lambda: playing(to_svg(by_step(pair()), SLIDE)),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
     "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),
-    "lessons/site/docs/designs.md": designs_page,
     "traces/one_token.svg": lambda: to_svg(SMALL["one_token"]()),
     "traces/poster.svg": lambda: to_svg(poster_of()),
 }

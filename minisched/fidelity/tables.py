@@ -7,20 +7,54 @@ into ``python -m minisched.fidelity.tables`` stores new ones and writes the page
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from ..export.tables import ROOT, filled, table
 from ..policy.systems import DELIBERATE, RULES
 from ..trace.files import write_whole
 from .lockstep import UNEXPLAINED
 from .run import ORIGINALS
 
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = "lessons/site/docs/how_true_is_it.md"
 KEPT = ROOT / "lessons/site/docs/fidelity.json"
 COUNTED = ("original", "version", "seed", "cases", "equal", "unexplained", "parts")
+
+PLACE = re.compile(r"<!-- (?P<name>[\w -]+) -->.*?<!-- / -->", re.DOTALL)
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Write a Markdown table without a newline at the end."""
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def filled(path: str, **figures: object) -> str:
+    """Return a page of the repository with its current figures, each in its place.
+
+    A place is ``<!-- name -->..<!-- / -->``, which a reader does not see; the rest is prose.
+
+    Raises:
+        ValueError: a figure has no place, or a place no figure.
+    """
+    page = (ROOT / path).read_text(encoding="utf-8")
+    places = {found["name"] for found in PLACE.finditer(page)}
+    if places != figures.keys():
+        wrong = ", ".join(sorted(places ^ figures.keys()))
+        raise ValueError(f"{path} and the code do not agree on the figures in it: {wrong}.")
+
+    def placed(found: re.Match[str]) -> str:
+        """Put a figure in its place; a table gets lines of its own."""
+        figure = str(figures[found["name"]])
+        around = "\n\n" if "\n" in figure else ""
+        return f"<!-- {found['name']} -->{around}{figure}{around}<!-- / -->"
+
+    return PLACE.sub(placed, page)
 
 
 def totals_table(kept: Mapping[str, Any]) -> str:

@@ -179,6 +179,18 @@ def test_no_stand_in_takes_the_place_of_what_decides(name: str) -> None:
 # -- the page --------------------------------------------------------------------------------------
 
 
+def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    (tmp_path / "page.md").write_text("A <!-- n -->1<!-- / -->.\n\n<!-- table -->..<!-- / -->\n")
+    page = tables.filled("page.md", n=2, table="one\ntwo")
+    assert page == "A <!-- n -->2<!-- / -->.\n\n<!-- table -->\n\none\ntwo\n\n<!-- / -->\n"
+    for figures in ({"n": 1}, {"n": 1, "table": "", "more": ""}):
+        with pytest.raises(ValueError, match=r"do not agree on the figures in it: (table|more)"):
+            tables.filled("page.md", **figures)
+
+
 def test_the_tables_of_the_page_are_those_of_the_code_and_of_the_last_counts() -> None:
     kept, page = json.loads(tables.KEPT.read_text("utf-8")), (tables.ROOT / tables.PAGE).read_text()
     made = tables.filled(tables.PAGE, **tables.tables(kept))

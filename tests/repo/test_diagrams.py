@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.cli.diagrams import diagrams as command
-from minisched.export import golden, render_puml, tables
+from minisched.export import golden, render_puml
 from minisched.export.golden import SCENES, makers
 from minisched.export.puml_style import LINK_STYLE, NEW, OLD
 from minisched.export.render_puml import DRIVER
@@ -113,20 +113,6 @@ def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
         words = "".join(ElementTree.fromstring(svg).itertext())
         assert "Syntax Error" not in words and len(words) > 100, name
         assert "http" not in svg.replace("http://www.w3.org/", ""), name
-
-
-def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
-    (tmp_path / "page.md").write_text("A <!-- n -->1<!-- / -->.\n\n<!-- table -->..<!-- / -->\n")
-    page = tables.filled("page.md", n=2, table="one\ntwo")
-    assert page == "A <!-- n -->2<!-- / -->.\n\n<!-- table -->\n\none\ntwo\n\n<!-- / -->\n"
-    for figures in ({"n": 1}, {"n": 1, "table": "", "more": ""}):
-        with pytest.raises(ValueError, match=r"do not agree on the figures in it: (table|more)"):
-            tables.filled("page.md", **figures)
-    for page in DIAGRAMS.glob("*.md"):  # one that begins a line would end its paragraph
-        assert not re.search(r"^ *<!-- [\w ]+ -->.", page.read_text("utf-8"), re.M), page
 
 
 def diagrams(names: list[str] | None = None, check: bool = False, svg: bool = True) -> int:

@@ -34,6 +34,7 @@ from minisched.models.hash import HashModel
 from minisched.policy.rules import Rules, rules_of_admission
 from minisched.policy.systems import RULES, find_rules
 from minisched.recipes import RECIPES, SPLIT, Recipe, a_bit_of_everything, run_of, tokens
+from minisched.relay import RELAYS
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 from minisched.trace.events import is_host
@@ -320,6 +321,45 @@ def test_pd_and_mixed_chunks_cost_what_the_page_says() -> None:
     assert f"A message takes {ms(link.latency)} ms" in words
     assert f"{link.bytes_per_second // 10**9} GB/s" in words
     assert f"{link.slot_bytes // 1024} KiB" in words
+
+
+# -- designs.md: the loops, the relays, and the features that loops refuse -------------------------
+
+
+def rows_of(*heads: str) -> Table:
+    """The rows of a table of the page, by its heads."""
+    (found,) = (rows for first, *rows in tables("lessons/site/docs/designs.md")
+                if first == [*heads])  # fmt: skip
+    return found
+
+
+def test_the_page_of_designs_has_each_loop_and_each_relay() -> None:
+    assert rows_of("loop", "follows", "steps in flight", "past a length", "relays") == [
+        [f"`{name}`", spec.follows, f"{spec.depth}", f"{spec.overrun}", ", ".join(spec.relays)]
+        for name, spec in LOOPS.items()
+    ]
+    takers = {relay: [name for name, spec in LOOPS.items() if relay in spec.relays]
+              for relay in RELAYS}  # fmt: skip
+    assert rows_of("relay", "needs", "loops that take it") == [
+        [f"`{name}`", spec.needs, ", ".join(takers[name]) or "none"]
+        for name, spec in RELAYS.items()
+    ]
+
+
+def test_the_page_of_designs_has_each_refusal_with_its_reason() -> None:
+    refused = {
+        (feature, ":".join(filter(None, (name, relay))), reason)
+        for name, spec in LOOPS.items()
+        for word, reason in spec.refuses.items()
+        for feature, _, relay in [word.partition(" with ")]
+        if feature not in ("other relays", "real devices")
+    }
+    assert refused == {
+        (feature, design, reason)
+        for features, designs, reason in rows_of("refused", "by", "because")
+        for feature in features.split(", ")
+        for design in re.findall(r"`([\w:]+)`", designs)
+    }
 
 
 # -- rules.md: the answers of each system, and the cost of each ------------------------------------
