@@ -1,0 +1,44 @@
+"""The patch of lesson 14 puts overlap into nano-vllm: same tokens, and steps launched ahead."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fidelity.test_recipes import ROOT, SOURCES, patched
+
+LESSON = (ROOT / "lessons/14_into_an_engine.py").read_text("utf-8")
+SEEDS = 60
+
+
+def patch() -> str:
+    """Return the patch as ``git apply`` takes it."""
+    (found,) = re.findall(r"^# ```diff\n(.*?)^# ```", LESSON, re.MULTILINE | re.DOTALL)
+    return "".join(f"{line[2:] or ' '}\n" for line in found.splitlines())
+
+
+def outcomes(source: Path) -> list[dict[str, Any]]:
+    """Run the workloads on a checkout, in a process of its own."""
+    script = Path(__file__).with_name("run_nano_vllm.py")
+    command = [sys.executable, str(script), str(source), str(SEEDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["nano-vllm"] if SOURCES else ())
+def test_nano_vllm_gives_the_same_tokens_with_the_patch(name: str, tmp_path: Path) -> None:
+    serial = outcomes(Path(SOURCES, name))
+    overlapped = outcomes(patched(name, patch(), tmp_path))
+    assert [it["tokens"] for it in serial] == [it["tokens"] for it in overlapped]
+    assert sum(len(it["tokens"]) for it in serial) == 480
+    total = {key: sum(it[key] for it in overlapped) for key in ("steps", "ahead", "preempted")}
+    assert total["preempted"] > 0 and not any(it["ahead"] for it in serial)
+    assert 0.7 < total["ahead"] / total["steps"] < 0.8
+    assert "480 requests" in LESSON and "three of four steps" in LESSON
