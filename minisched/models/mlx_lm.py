@@ -34,8 +34,7 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 BODIES = ("model", "transformer", "backbone", "gpt_neox", "language_model")  # all but the head
 STATES = ("KVCache", "RotatingKVCache")  # mlx-lm's caches that keep keys and values alone
 CONTEXTS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
-MASK_AXES = (4, 5)
-PRIME = 11  # rows of a first call: as no axis of heads, so that a mask with too few axes fails
+FIVE_AXES = ("gemma2",)  # models with one more axis in their scores, for groups of heads
 USUAL_CONTEXT = 2048  # positions, where config.json has no limit; transformers' for a Llama
 
 # -- The cache of a layer --------------------------------------------------------------------------
@@ -72,11 +71,9 @@ class PagedCache:
 
     rows: PagedRows  # of the call that is built now
 
-    def __init__(self, num_slots: int, like: tuple[mx.array, mx.array], axes: int) -> None:
-        self.axes = axes
-        self.pools = [
-            mx.zeros((num_slots, each.shape[1], each.shape[3]), each.dtype) for each in like
-        ]
+    def __init__(self, num_slots: int, axes: int) -> None:
+        self.num_slots, self.axes = num_slots, axes
+        self.pools: list[mx.array] = []  # [num_slots, kv_heads, d] of keys and values, once known
 
     @property
     def offset(self) -> mx.array:
@@ -89,46 +86,14 @@ class PagedCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, ...]:
         """Write [rows, kv_heads, extent, d], and return [rows, kv_heads, width, d] of each."""
+        self.pools = self.pools or [
+            mx.zeros((self.num_slots, each.shape[1], each.shape[3]), each.dtype)
+            for each in (keys, values)
+        ]
         for pool, new in zip(self.pools, (keys, values), strict=True):
             by_token = new.transpose(0, 2, 1, 3)
             pool[self.rows.write] = by_token.reshape(-1, *by_token.shape[2:])
         return tuple(pool[self.rows.read].transpose(0, 2, 1, 3) for pool in self.pools)
-
-
-class ShapeCache:
-    """A cache for one token in each row, which shows the keys and values that a layer keeps."""
-
-    offset = 0
-    found: tuple[mx.array, mx.array] | None = None
-
-    def __init__(self, num_rows: int, axes: int) -> None:
-        self.shape = (num_rows, *[1] * (axes - 1))
-
-    def make_mask(self, *_: Any, **__: Any) -> mx.array:
-        """Return a mask with these axes that hides nothing."""
-        return mx.ones(self.shape, mx.bool_)
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Return the new keys and values."""
-        self.found = keys, values
-        return self.found
-
-
-def find_kept(model: Any, num_layers: int) -> tuple[list[Any], int, mx.array]:
-    """Return the keys and values of each layer, the axes of its masks, and logits of a token.
-
-    mlx-lm's Gemma 2 is the one that adds an axis to its scores.
-    """
-    for axes in MASK_AXES:
-        shapes = [ShapeCache(PRIME, axes) for _ in range(num_layers)]
-        try:
-            logits = model(mx.zeros((PRIME, 1), mx.int32), cache=shapes)
-            evaluate(logits)  # on this thread also arrays that are no parameters, such as angles
-            return [shape.found for shape in shapes], axes, logits
-        except ValueError:  # of shapes that do not fit
-            if axes == MASK_AXES[-1]:
-                raise
-    raise AssertionError(MASK_AXES)
 
 
 # -- The model -------------------------------------------------------------------------------------
@@ -186,14 +151,17 @@ class MlxLm:
                     "and only keys and values can be paged."
                 )
         try:
-            self.kept, self.mask_axes, logits = find_kept(model, len(kept))
+            logits = model(mx.zeros((1, 1), mx.int32))
+            evaluate(logits)  # on this thread also arrays that are no parameters, such as angles
             self.body = next(each for each in BODIES if each in model)
         except Exception as error:  # mlx-lm's model files raise errors of every kind
             raise Refused(f"{self.name} can't run here: {reason_of(error)}.") from error
         self.vocab_size, self.dtype = logits.shape[-1], str(logits.dtype).rpartition(".")[2]
         self.model = copy(model)
         self.model[self.body] = WantedStates(model[self.body])
-        self.caches: list[PagedCache | None] = []
+        self.num_caches = len(kept)
+        self.mask_axes = 5 if settings.get("model_type") in FIVE_AXES else 4
+        self.caches: list[PagedCache] = []
 
     @classmethod
     def from_directory(cls, directory: str | Path, dtype: str = AUTO) -> MlxLm:
@@ -235,17 +203,14 @@ class MlxLm:
         return draft
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Take keys and values for every layer: [num_slots, kv_heads, d] of each."""
+        """Take a cache for every layer, which gets its memory in the first step."""
         self.max_len = max_len
-        self.caches = [
-            found and PagedCache(num_slots, found, self.mask_axes) for found in self.kept
-        ]
-        evaluate(*self.pools)
+        self.caches = [PagedCache(num_slots, self.mask_axes) for _ in range(self.num_caches)]
 
     @property
     def pools(self) -> list[mx.array]:
         """Return the keys and the values of every layer."""
-        return [pool for cache in self.caches if cache for pool in cache.pools]
+        return [pool for cache in self.caches for pool in cache.pools]
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Return logits [num_logits, vocab] after each of the wanted tokens."""
@@ -256,7 +221,7 @@ class MlxLm:
             positions = batch.positions[run.tokens].reshape(-1, run.extend_len)
             width = max(batch.prefix_lens[run.rows]) + run.extend_len
             rows = PagedRows(page_table, cells, positions, width)
-            for cache in filter(None, self.caches):
+            for cache in self.caches:
                 cache.rows = rows
             first, done = done, done + sum(batch.logit_lens[run.rows])
             # a draft model takes logits where only the device knows (``draft_model.py``)

@@ -108,7 +108,7 @@ def alone_on_mlx(model: MlxLm, tokens: tuple[int, ...]) -> list[float]:
     alone.allocate(device, count + 1, count)
     batch: Any = SimpleNamespace(
         rows=[1], prefix_lens=[0], extend_lens=[count], positions=mx.arange(count),
-        logit_lens=[1],
+        logit_lens=[1], logits_at=mx.array([count - 1]),
     )  # fmt: skip
     table = mx.array([0] * count + list(range(1, count + 1)))
     last: list[float] = alone.forward(batch, mx.array(tokens), table)[0].tolist()
@@ -144,6 +144,7 @@ def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
     engine, outputs = play(workload, *how, open_device(device), model)
     for req in workload.requests:
         assert not list(bad_end(req, [output for output in outputs if output.rid == req.rid]))
+        assert req.output_ids  # a request that fails has none
     self_check(engine.scheduler.leases)
     requests = {req.rid: req for req in workload.requests}
     for req in workload.requests:
