@@ -74,17 +74,6 @@ function lineAt(source, time) {
   return found && { line: found.line, isOver: found.end <= time && found.end > found.start };
 }
 
-// The step that a run is in at a moment: the last whose forward has begun, else the first.
-function stepAt(run, time) {
-  return run.order[Math.max(0, countUpTo(run.order, time, (item) => item[1]) - 1)]?.[0];
-}
-
-// How much later a run is in a step than another one; of a step that it hasn't, in its last.
-function delay(run, other, step) {
-  const last = run.order.at(-1);
-  return last ? (run.startOf.get(step) ?? last[1]) - (other.startOf.get(step) ?? 0) : 0;
-}
-
 // What each lane of a run did between two moments, in nanoseconds: how long it was busy and in
 // which phases, and of a device's lane how long it idled and why.
 function sumsOf(run, { start, end }) {
@@ -134,14 +123,13 @@ function neighbour(times, time, direction, run) {
 
 // -- A link to a moment: #t=12.5&view=0-60&run=1&rid=a,b in milliseconds. #20-60 is a view alone --
 
-function addressOf({ time, view, run, chosen, span, shown, isByStep }) {
+function addressOf({ time, view, run, chosen, span, shown }) {
   const between = ({ start, end }) => [start, end].map((at) => Number((at / 1e6).toFixed(6))).join("-");
   const parts = {
     t: time / 1e6,
     view: view && between(view),
     span: span && between(span),
     runs: shown && String([...shown].sort((a, b) => a - b)) !== String(data.first) && [...shown].sort((a, b) => a - b).join(","),
-    align: isByStep && "step",
     run: runs.length > 1 && String(run),
     rid: [...chosen].map(encodeURIComponent).join(","),
   };
@@ -158,7 +146,6 @@ function fromAddress(hash) {
   };
   found.view = between(parts.get("view") ?? hash.slice(1));
   found.span = between(parts.get("span") ?? "");
-  found.isByStep = parts.get("align") === "step";
   found.shown = (parts.get("runs") ?? "").split(",").filter((at) => at && runs[at]).map(Number);
   const time = parts.has("t") ? Number(parts.get("t") || NaN) : NaN;
   if (Number.isFinite(time)) found.time = Math.round(time * 1e6);

@@ -126,7 +126,7 @@ function distance(times, canvasWidth) {
 // -- Draws one run on a canvas: lanes, bubbles, slices. Only what is visible is drawn --
 
 function drawRun(canvas, run, page) {
-  const view = viewOf(run), pen = clean(canvas, run.height), scale = scaleOf(canvas, view);
+  const { view } = page, pen = clean(canvas, run.height), scale = scaleOf(canvas, view);
   for (const lane of run.lanes) drawLane(pen, lane, scale);
   pen.save();
   pen.beginPath();
@@ -260,7 +260,7 @@ function drawAxis(canvas, view) {
   const pen = clean(canvas, 26), scale = scaleOf(canvas, view);
   const step = distance(view.end - view.start, scale.right - LEFT);
   pen.fillStyle = pen.strokeStyle = css("faint");
-  pen.fillText(page.isByStep ? `ms of ${runs[page.run].loop}` : "time in ms", 4, 15, LEFT - 8);
+  pen.fillText("time in ms", 4, 15, LEFT - 8);
   pen.textAlign = "center";
   for (let time = Math.ceil(view.start / step) * step; time <= view.end; time += step) {
     const x = scale.x(time);
@@ -329,7 +329,7 @@ function drawMarks(pen, run, view, scale) {
 
 // What is selected, and how long it is.
 function drawSpan(pen, run, scale) {
-  const span = spanOf(run);
+  const { span } = page;
   if (!span) return;
   const x = scale.x(span.start), width = Math.max(1, scale.x(span.end) - x);
   pen.fillStyle = pen.strokeStyle = css("token");

@@ -20,26 +20,9 @@ const page = {
   hovered: null, // {run, slice}
   shown: new Set(data.first), // the runs that are not put away
   folded: new Set(), // titles of lanes
-  isByStep: false, // whether runs stand step under step, or by one clock
   span: null, // {start, end}: the stretch whose sums are told, in the active run's time
 };
 const runsShown = () => runs.filter(({ index }) => page.shown.has(index));
-
-// How much later than the active one a run is drawn, and told of: so that both are in one step.
-function shiftOf(run) {
-  const active = runs[page.run];
-  return page.isByStep && run !== active ? delay(run, active, stepAt(active, page.time)) : 0;
-}
-
-function viewOf(run) {
-  const shift = shiftOf(run);
-  return { start: page.view.start + shift, end: page.view.end + shift };
-}
-
-function spanOf(run) {
-  const shift = shiftOf(run);
-  return page.span && { start: page.span.start + shift, end: page.span.end + shift };
-}
 
 const stale = { lanes: true, strip: true, panels: true };
 let isWaiting = false; // for the next frame: once a frame is enough
@@ -106,8 +89,8 @@ function layOut() {
 }
 
 function drawMoment(frame, run, isStale) {
-  const now = page.time + shiftOf(run), time = momentOf(run, now);
-  frame.querySelector(".doing").textContent = doing(run, now);
+  const time = momentOf(run, page.time);
+  frame.querySelector(".doing").textContent = doing(run, page.time);
   for (const panelFrame of frame.querySelectorAll("[data-panel]")) {
     const { panel: name, side, lane } = panelFrame.dataset, panel = run.panels.get(keyOf({ name, side }));
     if (name === "source") {
@@ -143,7 +126,6 @@ const isSeen = (time) => page.view.start <= time && time <= page.view.end;
 
 // Moves the cursor, and the view with it where the cursor would leave it.
 function goTo(time) {
-  const before = page.isByStep && stepAt(runs[page.run], page.time);
   page.time = Math.round(Math.min(Math.max(time, 0), longest));
   const length = page.view.end - page.view.start;
   if (page.time > page.view.end - 0.05 * length || page.time < page.view.start) {
@@ -152,7 +134,6 @@ function goTo(time) {
     if (from < page.view.start || page.view.end < longest) show(from, from + length);
   }
   redraw();
-  if (page.isByStep && stepAt(runs[page.run], page.time) !== before) redraw("lanes");
 }
 
 function choose(rids) {
@@ -160,21 +141,13 @@ function choose(rids) {
   redraw("lanes", "panels");
 }
 
-// Another run's events. Where runs stand step under step, the picture stays, and its time is the
-// new one's.
+// Another run's events.
 function activate(run) {
-  const shift = shiftOf(runs[run]);
   page.run = run;
-  if (shift) {
-    page.time += shift;
-    for (const stretch of [page.view, page.span]) {
-      if (stretch) Object.assign(stretch, { start: stretch.start + shift, end: stretch.end + shift });
-    }
-  }
   redraw("lanes", "panels");
 }
 
-// -- Less on the page: runs that are put away, lanes that are folded; and what stands under what --
+// -- Less on the page: runs that are put away, lanes that are folded --
 
 function showRuns(shown) {
   page.shown = new Set(shown.length ? shown : runs.keys());
@@ -201,12 +174,6 @@ function foldMost() {
   fold(page.folded.size ? [] : others.map(({ title }) => title));
 }
 
-function align(isByStep) {
-  page.isByStep = isByStep;
-  document.getElementById("align").value = isByStep ? "step" : "time";
-  redraw("lanes", "panels");
-}
-
 // -- A stretch of time: what everybody did in it --
 
 const spanBox = document.getElementById("span");
@@ -229,7 +196,7 @@ function tellSpan() {
   const part = (time) => `${ms(time)} ms (${((100 * time) / length).toFixed(0)} %)`;
   const list = (sums) => [...sums].filter(([, time]) => time).map(([name, time]) => `${name} ${ms(time)}`).join(", ");
   const rows = runsShown().flatMap((run) => {
-    const { steps, lanes } = sumsOf(run, spanOf(run));
+    const { steps, lanes } = sumsOf(run, page.span);
     return lanes.map(({ title, busy, phases, idle }, at) => [
       at ? "" : `${run.loop}: ${steps} step${steps === 1 ? "" : "s"} begun`, title, part(busy), list(phases), list(idle) || "–",
     ]);
@@ -387,7 +354,7 @@ function click(canvas, run, event) {
     if (lane) fold(page.folded.has(lane.title) ? [...page.folded].filter((title) => title !== lane.title) : [...page.folded, lane.title]);
     return;
   }
-  const slice = lane && within(lane.slices, scaleOf(canvas, viewOf(run)).time(event.offsetX));
+  const slice = lane && within(lane.slices, scaleOf(canvas, page.view).time(event.offsetX));
   if (runs.length > 1) activate(run.index);
   takeOver(timeAt(canvas, event.offsetX));
   const rids = slice ? slice.rids : [];
@@ -395,7 +362,7 @@ function click(canvas, run, event) {
 }
 
 function hover(canvas, run, event) {
-  const scale = scaleOf(canvas, viewOf(run)), time = scale.time(event.offsetX);
+  const scale = scaleOf(canvas, page.view), time = scale.time(event.offsetX);
   const found = laneAt(run, event.offsetY), lane = event.offsetX < LEFT ? null : found;
   canvas.style.cursor = found && !lane ? "pointer" : "";
   const slice = lane && within(lane.slices, time), bubble = lane && within(lane.bubbles, time);
@@ -476,7 +443,6 @@ const actions = {
   "span-to": selectTo,
   "no-span": () => select(0, 0),
   fold: foldMost,
-  align: () => align(!page.isByStep),
   "all-runs": () => showRuns([]),
   keys: () => dialog.showModal(),
   link: copyLink,
@@ -487,7 +453,7 @@ const actions = {
 const keys = {
   " ": "play", ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", "+": "in",
   "=": "in", "-": "out", "0": "all", "1": "few", ",": "left", ".": "right", Escape: "clear", "?": "keys",
-  Enter: "pick", "[": "span-from", "]": "span-to", f: "fold", s: "align",
+  Enter: "pick", "[": "span-from", "]": "span-to", f: "fold",
 };
 
 document.addEventListener("click", (event) => {
@@ -512,7 +478,6 @@ function follow(hash) {
   const found = fromAddress(hash);
   if (found.shown.length) showRuns(found.shown);
   if (found.run !== undefined) activate(found.run);
-  if (found.isByStep) align(true);
   if (found.span) select(found.span.start, found.span.end);
   if (found.chosen) choose(found.chosen);
   if (found.view) show(found.view.start, found.view.end);
@@ -532,7 +497,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   known.clear();
   redraw("lanes", "strip", "panels");
 });
-document.getElementById("align").addEventListener("change", (event) => align(event.target.value === "step"));
 measureRoom();
 fold([]);
 if (LEFT < 150 && runs.length > 1) foldMost(); // a phone: what matters first

@@ -300,7 +300,7 @@ def test_a_stretch_says_what_everybody_did_in_it(browser: Browser, tmp_path: Pat
         expect(page.locator("#span")).to_be_hidden()
 
 
-def test_two_of_many_runs_stand_step_under_step(browser: Browser, tmp_path: Path) -> None:
+def test_two_of_many_runs_are_shown_and_a_link_keeps_them(browser: Browser, tmp_path: Path) -> None:
     runs = [golden(topic) for topic in ("serial", "overlap", "mini_overlap", "vllm_batch_queue")]
     names = "[...document.querySelectorAll('section.run')].map((one) => one.hidden)"
     with stepper(browser, tmp_path, runs) as page:
@@ -309,22 +309,11 @@ def test_two_of_many_runs_stand_step_under_step(browser: Browser, tmp_path: Path
         settle(page)
         assert page.evaluate(names) == [False, True, True, False]
         page.evaluate("activate(3)")
-        page.select_option("#align", "step")
-        for step in (5, 12):
-            go_to(page, page.evaluate("(step) => runs[3].startOf.get(step)", step))
-            assert page.evaluate("stepAt(runs[0], page.time + shiftOf(runs[0]))") == step
-            starts = {item.step: item.start for item in reversed(forwards(runs[0]))}
-            assert starts[step] == page.evaluate(f"runs[0].startOf.get({step})")
-            x = page.evaluate("scaleOf(axis, page.view).x(page.time)")
-            drawn = f"scaleOf(canvases[0], viewOf(runs[0])).x({starts[step]})"
-            assert abs(page.evaluate(drawn) - x) < 0.01
-            doing = page.locator(".moment:not([hidden]) .doing").first
-            assert f"forward {step}" in doing.inner_text()
         page.wait_for_function("location.hash === addressOf(page)")
         link = page.evaluate("location.hash")
     with stepper(browser, tmp_path, runs, link) as page:
         assert page.evaluate(names) == [False, True, True, False]
-        assert page.evaluate("[page.isByStep, page.run]") == [True, 3]
+        assert page.evaluate("page.run") == 3
         page.click('[data-do="all-runs"]')
         settle(page)
         assert page.evaluate(names) == [False] * 4
