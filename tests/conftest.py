@@ -7,11 +7,9 @@ test that wants more (Node's packages, Chromium, the weights of SmolLM2, an inst
 profile. A test that is not thorough and takes longer than ``LONGEST_S`` fails.
 """
 
-import fcntl
 import gc
 import json
 import os
-import resource
 import shlex
 import shutil
 import signal
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from minisched.bench.tiny_llama import write_tiny_llama
@@ -104,8 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def cpu_s() -> float:
     """Seconds of the processor that this process and its ended children have taken."""
-    taken = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in taken)
+    return sum(os.times()[:4])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -154,8 +152,7 @@ def install(folder: str) -> Path:
     """
     at = ROOT / folder
     name = f"minisched-{sha256(str(at).encode()).hexdigest()[:16]}.lock"
-    with (Path(tempfile.gettempdir()) / name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(Path(tempfile.gettempdir()) / name):
         packages = json.loads((at / "package-lock.json").read_text(encoding="utf-8"))["packages"]
         if not all((at / name).is_dir() for name in packages):
             npm = shutil.which("npm")
@@ -163,7 +160,10 @@ def install(folder: str) -> Path:
                 pytest.fail(f"npm ci --prefix {folder} needs Node 18 or newer", pytrace=False)
             quiet = ("--no-audit", "--no-fund", "--silent")
             done = subprocess.run(
-                [npm, "ci", "--prefix", at, *quiet], capture_output=True, text=True
+                [npm, "ci", "--prefix", at, *quiet],
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
             )
             if done.returncode:
                 shutil.rmtree(at / "node_modules", ignore_errors=True)

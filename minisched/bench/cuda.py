@@ -76,7 +76,7 @@ def write_random_llama(directory: Path, settings: dict[str, Any]) -> None:
     import torch
     from safetensors.torch import save_file
 
-    (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     draw = torch.Generator(DEVICE).manual_seed(0)
     tensors = {}
     for name, shape in tensor_shapes(settings):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,8 +27,9 @@ from .peers.peer import Answer, PeerError, start_peer
 
 def machine() -> dict[str, Any]:
     """Return system, processor, cores of this process, and memory where the system counts it."""
-    has_pages = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if has_pages else 0
+    memory = 0
+    if sys.platform != "win32":
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {"system": platform.platform(), "processor": processor(), "cpus": num_cores(),
             "memory_gib": round(memory / 2**30, 1) or None}  # fmt: skip
 

@@ -71,7 +71,7 @@ def generation_rows(call: BenchCall) -> list[Figure]:
     folder = find_model(call.model or NAME)
     rows = []
     for device in [call.device] if call.device else ARMS:
-        env = {}
+        env: dict[str, str] = {}
         if device == "mlx" and sys.platform.startswith("linux"):
             env = {"LD_PRELOAD": find_library("openblas") or "", "OPENBLAS_NUM_THREADS": "1"}
         for dtype in [call.dtype] if call.dtype else DTYPES if device == "thread" else DTYPES[:1]:

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from shutil import copyfileobj
 from sys import intern
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..trace.files import GZIP, PIECE, UNPACKED_MIB, DamagedGzip, Hear, unheard, unpacked
@@ -282,13 +282,12 @@ def seen_by_sqlite(
         NotAProfile: it is none, or damaged; the message is one sentence.
         OSError: it cannot be read, or cannot be unpacked into the folder of temporary files.
     """
-    with NamedTemporaryFile(suffix=".sqlite") as plain:
+    with TemporaryDirectory() as folder:
         name, kind = path, "Nsight Systems export"
         if path.open("rb").read(len(GZIP)) == GZIP:
-            with unpacked(path, hear, unpacked_mib) as packed:
+            name = Path(folder) / "unpacked.sqlite"
+            with unpacked(path, hear, unpacked_mib) as packed, name.open("wb") as plain:
                 copyfileobj(packed, plain)
-            plain.flush()
-            name = Path(plain.name)
         try:
             where = f"{name.resolve().as_uri()}?mode=ro"
             with closing(sqlite3.connect(where, uri=True)) as database:

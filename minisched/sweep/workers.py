@@ -202,7 +202,8 @@ def unheard_interrupt() -> Iterator[None]:
         KeyboardInterrupt: Ctrl-C came inside.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or not hasattr(signal, "pthread_sigmask"):  # Windows: ``ignore_interrupt``
+    has_mask = hasattr(signal, "pthread_sigmask")  # otherwise ``ignore_interrupt``
+    if sys.platform == "win32" or not (is_main and has_mask):
         yield
         return
     from multiprocessing import resource_tracker  # a browser's Python has none

@@ -123,7 +123,7 @@ serve(start)
 
 
 def test_a_peer_answers_one_question_at_a_time_or_says_why_not(tmp_path: Path) -> None:
-    (script := tmp_path / "echo.py").write_text(ECHO)
+    (script := tmp_path / "echo.py").write_text(ECHO, "utf-8")
     with Peer("echo", [sys.executable, str(script)], {"base": 40}, os.environ) as peer:
         assert [peer.ask({"add": number})["sum"] for number in (1, 2)] == [41, 42]
         with pytest.raises(PeerError, match="echo: KeyError: 'add'"):

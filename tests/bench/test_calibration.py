@@ -125,7 +125,7 @@ def test_both_sides_at_once_lose_what_the_pace_says(
 )
 def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "p.json"
-    file.write_text(text)
+    file.write_text(text, "utf-8")
     with pytest.raises(ValueError, match=word) as found:
         read_profile(file)
     assert str(file) in str(found.value) and "\n" not in str(found.value)

@@ -39,7 +39,7 @@ from minisched.trace.events import is_host
 
 PROFILES = Path(__file__).parent / "profiles"
 ENGINES = sorted([*PROFILES.glob("sglang_*"), *PROFILES.glob("vllm_*")])
-SERIAL = (PROFILES / "torch_serial.json").read_text()
+SERIAL = (PROFILES / "torch_serial.json").read_text("utf-8")
 ZERO = 4_435_969_168_245_134  # nanoseconds: profilers do not begin at 0
 SYNC = "cudaStreamSynchronize"
 
@@ -49,7 +49,7 @@ def put(name: str, folder: Path) -> Path:
     path = folder / name
     if name.startswith("nsys"):
         with closing(sqlite3.connect(path)) as database:
-            database.executescript((PROFILES / f"{name}.sql").read_text())
+            database.executescript((PROFILES / f"{name}.sql").read_text("utf-8"))
     else:
         data = (PROFILES / f"{name.replace('gzip', 'torch')}.json").read_bytes()
         path.write_bytes(gzip.compress(data) if name.startswith("gzip") else data)
@@ -67,7 +67,7 @@ def put(name: str, folder: Path) -> Path:
 def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path) -> None:
     """Blocked is vllm-omni #4442: overlap with one blocking read a step is enabled, yet serial."""
     kind = name.partition("_")[2]
-    facts = json.loads((PROFILES / f"torch_{kind}.json").read_text())["facts"]
+    facts = json.loads((PROFILES / f"torch_{kind}.json").read_text("utf-8"))["facts"]
     read = read_foreign(put(name, tmp_path), "launch")  # which is around what a step launches
     found, trace = report(read.trace), read.trace
     told = found.verdict
@@ -368,7 +368,7 @@ def test_ops_of_mtia_are_linked_to_calls_by_arrows(tmp_path: Path, ahead: bool) 
         ]  # fmt: skip
         free = start + 9_010
     path = as_events(tmp_path / "t.json", *events)
-    whole = json.loads(path.read_text())
+    whole = json.loads(path.read_text("utf-8"))
     ops = [item for item in whole["traceEvents"] if item["name"] == "fc-dtype_Float"]
     for number, op in enumerate(ops, 1):
         end = {"pid": op["pid"], "tid": op["tid"], "ts": op["ts"]}
@@ -376,7 +376,7 @@ def test_ops_of_mtia_are_linked_to_calls_by_arrows(tmp_path: Path, ahead: bool) 
     for item in whole["traceEvents"]:
         if item["name"] == "dma_request" if "name" in item else False:
             item["args"]["direction"] = "DEVICE_TO_HOST"
-    path.write_text(json.dumps(whole))
+    path.write_text(json.dumps(whole), "utf-8")
     read = read_foreign(path)
     found = report(read.trace, read.lacks)
     assert (read.trace.device, found.verdict.pairs) == ("MTIA", 5)
@@ -678,7 +678,7 @@ def test_reading_takes_a_small_multiple_of_the_file(tmp_path: Path) -> None:
     path, events = tmp_path / "large.json", json.loads(SERIAL)["traceEvents"]
     moved = [{**event, "ts": event.get("ts", 0) + turn * 300_000}
              for turn in range(2_000_000 // len(SERIAL) + 1) for event in events]  # fmt: skip
-    path.write_text(json.dumps({"traceEvents": [{}, *moved]}))
+    path.write_text(json.dumps({"traceEvents": [{}, *moved]}), "utf-8")
     tracemalloc.start()
     try:
         found = read_foreign(path)

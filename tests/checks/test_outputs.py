@@ -41,10 +41,10 @@ FORMATS = {
 @pytest.mark.parametrize("form", ["json", "lines", "gzip"])
 def test_the_answers_of_engines_are_read(tmp_path: Path, name: str, form: str) -> None:
     one, other = tmp_path / "one.json", tmp_path / "other.json"
-    one.write_text(json.dumps(TOKENS))
+    one.write_text(json.dumps(TOKENS), "utf-8")
     data = FORMATS[name]
     if form == "lines" and isinstance(data, list):
-        other.write_text("\n".join(map(json.dumps, data)) + "\n")
+        other.write_text("\n".join(map(json.dumps, data)) + "\n", "utf-8")
     else:
         text = json.dumps(data).encode()
         other.write_bytes(gzip.compress(text) if form == "gzip" else text)
@@ -55,8 +55,8 @@ def test_the_answers_of_engines_are_read(tmp_path: Path, name: str, form: str) -
 def test_the_first_difference_is_the_earliest_and_text_is_compared_by_character(
     cli: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(TOKENS))
-    (tmp_path / "b.json").write_text(json.dumps({"a": [1, 2, 9], "b": [4, 6], "c": [1]}))
+    (tmp_path / "a.json").write_text(json.dumps(TOKENS), "utf-8")
+    (tmp_path / "b.json").write_text(json.dumps({"a": [1, 2, 9], "b": [4, 6], "c": [1]}), "utf-8")
     code, out, err = cli("check --compare a.json b.json")
     assert (code, err) == (1, "")
     assert "✗ 2 of 2 requests got other tokens." in out
@@ -67,18 +67,20 @@ def test_the_first_difference_is_the_earliest_and_text_is_compared_by_character(
         "request": "b", "position": 1, "expected": 5, "got": 6
     }  # fmt: skip
     for name, text in (("x.json", "same old"), ("y.json", "same odd")):
-        (tmp_path / name).write_text(json.dumps([{"choices": [{"message": {"content": text}}]}]))
+        (tmp_path / name).write_text(
+            json.dumps([{"choices": [{"message": {"content": text}}]}]), "utf-8"
+        )
     assert (
         "First: character 6 of 0 is 'd' instead of 'l'." in cli("check --compare x.json y.json")[1]
     )
-    (tmp_path / "short.json").write_text(json.dumps({"a": [1, 2], "b": [4, 5]}))
+    (tmp_path / "short.json").write_text(json.dumps({"a": [1, 2], "b": [4, 5]}), "utf-8")
     assert "First: a has 2 tokens instead of 3." in cli("check --compare a.json short.json")[1]
 
 
 def test_answers_without_a_common_id_are_matched_by_order(tmp_path: Path) -> None:
     one, other = tmp_path / "one.json", tmp_path / "other.json"
-    one.write_text(json.dumps(TOKENS))
-    other.write_text(json.dumps({"cmpl-7": [1, 2, 3], "cmpl-8": [4, 7]}))
+    one.write_text(json.dumps(TOKENS), "utf-8")
+    other.write_text(json.dumps({"cmpl-7": [1, 2, 3], "cmpl-8": [4, 7]}), "utf-8")
     found = ms.check(one, other, compare=True)
     assert "No id is in both files, so answers are matched by their order." in repr(found)
     assert "First: token 1 of b is 7 instead of 5." in repr(found)
@@ -109,8 +111,8 @@ def test_a_recorded_run_gives_the_events_before_the_token(cli: Any, tmp_path: Pa
     ('{"z": [1]}', "have no request in common"),
 ])  # fmt: skip
 def test_bad_outputs_are_one_sentence(cli: Any, tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(TOKENS))
-    (tmp_path / "b.json").write_text(text)
+    (tmp_path / "a.json").write_text(json.dumps(TOKENS), "utf-8")
+    (tmp_path / "b.json").write_text(text, "utf-8")
     code, out, err = cli("check --compare a.json b.json")
     assert (code, out, err.count("\n")) == (2, "", 1) and says in err and err.endswith(".\n")
 
@@ -122,6 +124,6 @@ def test_bad_outputs_are_one_sentence(cli: Any, tmp_path: Path, text: str, says:
     ("--compare a.json a.json --step x", "--compare takes two files, and no --draw"),
 ])  # fmt: skip
 def test_a_bad_comparison_is_one_sentence(cli: Any, tmp_path: Path, line: str, says: str) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(TOKENS))
+    (tmp_path / "a.json").write_text(json.dumps(TOKENS), "utf-8")
     code, out, err = cli(f"check {line}")
     assert (code, out, err.count("\n")) == (2, "", 1) and says in err

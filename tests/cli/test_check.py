@@ -133,7 +133,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
      "is not a minisched trace: it is nested too deep."),
 ], ids=["lacks", "lacks of an event", "null", "time", "attribute", "deep"])  # fmt: skip
 def test_a_damaged_trace_is_one_sentence(cli: Any, tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "t.json").write_text(text)
+    (tmp_path / "t.json").write_text(text, "utf-8")
     code, out, err = cli("check t.json")
     assert (code, out, err.count("\n")) == (2, "", 1) and reason in err
     with pytest.raises(ValueError) as caught:
@@ -148,7 +148,7 @@ def test_a_damaged_trace_is_one_sentence(cli: Any, tmp_path: Path, text: str, re
 def test_a_file_that_is_nested_deep_is_one_sentence(
     cli: Any, tmp_path: Path, name: str, text: str, command: str
 ) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, "utf-8")
     code, out, err = cli(command)
     assert (code, out, err.count("\n")) == (2, "", 1)
 
@@ -178,7 +178,7 @@ def test_a_file_in_gzip_may_unpack_to_a_limit(cli: Any, tmp_path: Path) -> None:
 
 def test_the_lane_of_the_device_can_be_named(cli: Any, tmp_path: Path) -> None:
     for lane in ("gpu", "forward"):
-        (tmp_path / f"{lane}.json").write_text(to_json(steps_of(4, lane)))
+        (tmp_path / f"{lane}.json").write_text(to_json(steps_of(4, lane)), "utf-8")
     code, out, _ = cli("check gpu.json")
     assert code == 0 and "Nothing to judge: no device is recorded in this file." in out
     assert "the lanes here are gpu, host. Name the device's one with --device-lane gpu." in out
@@ -219,7 +219,7 @@ def test_draw_draws_the_idle_steps_of_a_serial_run(cli: Any, tmp_path: Path, suf
     assert cli("compare --requests 2 --max-new-tokens 4 --out out")[0] == 0
     code, out, err = cli(f"check out/serial.json --draw found.{suffix}")
     assert (code, err) == (0, "") and "Serial" in out
-    drawn = (tmp_path / f"found.{suffix}").read_text()
+    drawn = (tmp_path / f"found.{suffix}").read_text("utf-8")
     assert "step" in drawn and len(drawn) > 500
     code, _, err = cli(f"check out/overlap.json --draw other.{suffix}")
     assert code == 0 and "there is no violation or idle time to draw" in err

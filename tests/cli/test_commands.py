@@ -216,7 +216,7 @@ def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
     said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (tmp_path / "lengths.csv").write_text(CSV)
+    (tmp_path / "lengths.csv").write_text(CSV, "utf-8")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     code, out, err = cli(line.format(llama=tiny_llama))
     assert (code, out, err.count("\n")) == (2, "", 1) and said in err

@@ -6,7 +6,6 @@ Exit codes are in ``minisched/cli/exit.py``; that of a bad option is in the tran
 import errno
 import os
 import re
-import resource
 import signal
 import stat
 import subprocess
@@ -47,7 +46,9 @@ def test_ctrl_c_ends_with_one_sentence(tmp_path: Path) -> None:
     """A real interrupt, on threads, once the loop turns; the run would take far longer."""
     line = "run --log --host-work 200 --device thread --requests 2 --max-new-tokens 3000"
     command = [sys.executable, "-m", "minisched", *line.split()]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=DEVNULL, stderr=PIPE, text=True) as started:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=DEVNULL, stderr=PIPE, text=True, encoding="utf-8"
+    ) as started:
         assert started.stderr and "max_running_requests=" in next(started.stderr)
         started.send_signal(signal.SIGINT)
         said = started.stderr.read()
@@ -61,12 +62,13 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path, device: str, package: s
 sys.argv = ['minisched', 'compare', '--device', {device!r}]
 from minisched.cli.app import main; main()"""
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"needs the package '{package}" in done.stderr
     assert f"pip install 'minisched[{package}]'" in done.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no file's size")
 @pytest.mark.parametrize("line", [
     "compare --requests 2 --max-new-tokens 9 --out .",
     "view decode --out found.svg",
@@ -76,9 +78,11 @@ from minisched.cli.app import main; main()"""
 def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: str) -> None:
     """A limit on the size of files stands for the disk, which it takes root to make a small one."""
     names = ("found.svg", "found.html", "found.json", "compare.html")
-    (tmp_path / "requests.csv").write_text(CSV)
+    (tmp_path / "requests.csv").write_text(CSV, "utf-8")
     for name in names:
-        (tmp_path / name).write_text("what was there")
+        (tmp_path / name).write_text("what was there", "utf-8")
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400, hard))
     try:
@@ -86,7 +90,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: st
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert code == 2 and err.count("\n") == 1 and "can't be written: File too large." in err
-    left = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    left = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
     assert left == {"requests.csv": CSV, **dict.fromkeys(names, "what was there")}
 
 
@@ -111,7 +115,7 @@ def test_a_file_appears_whole_with_its_rights(tmp_path: Path, monkeypatch: Monke
         file.flush()
         assert not path.exists()
     os.umask(umask)
-    assert path.read_text() == "all" and stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert path.read_text("utf-8") == "all" and stat.S_IMODE(path.stat().st_mode) == 0o644
     path.chmod(0o640)
     link.symlink_to(path)
     with pytest.raises(KeyboardInterrupt), whole_file(link) as file:
@@ -121,9 +125,9 @@ def test_a_file_appears_whole_with_its_rights(tmp_path: Path, monkeypatch: Monke
     with pytest.raises(ValueError, match=r"a\.json can't be written: No space"):
         write_whole(path, "new")
     monkeypatch.undo()
-    assert path.read_text() == "all" and {*tmp_path.iterdir()} == {path, link}
+    assert path.read_text("utf-8") == "all" and {*tmp_path.iterdir()} == {path, link}
     write_whole(link, "new")
-    assert link.is_symlink() and path.read_text() == "new"
+    assert link.is_symlink() and path.read_text("utf-8") == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 

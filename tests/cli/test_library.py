@@ -25,7 +25,11 @@ def alone(program: str) -> str:
     """What a program prints in an interpreter of its own, without site-packages."""
     program = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n{program}"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=300
+        [sys.executable, "-I", "-S", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

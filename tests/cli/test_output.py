@@ -64,7 +64,7 @@ def test_a_shell_hears_of_it(tmp_path: Path, line: str, ends: str, code: int, sa
     """And Python itself has nothing to complain about at its end."""
     command = f"{{ sleep 0.1; {sys.executable} -m minisched {line}; echo $? >code; }} {ends}"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True)
-    assert (int((tmp_path / "code").read_text()), done.stderr) == (code, said)
+    assert (int((tmp_path / "code").read_text("utf-8")), done.stderr) == (code, said)
 
 
 @pytest.mark.parametrize("line", DRAWN.values(), ids=DRAWN)

@@ -4,7 +4,6 @@ The environment shares the packages of the one that runs the tests, so it is mad
 checkout is not on its path. ``test_bare_wheel.py`` has one with nothing but what the wheel brings.
 """
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN = ROOT / "tests" / "cli" / "given"
@@ -66,8 +66,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheel"
     folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(folder / "lock"):
         return next(folder.glob("*.whl"), None) or build_wheel(folder)
 
 
@@ -78,7 +77,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, with_pip=False)
     (packages,) = folder.glob("lib/python*/site-packages")
     # Python reads no .pth file of a folder that a .pth file names: an editable install stays out.
-    (packages / "shared.pth").write_text("\n".join(site.getsitepackages()))
+    (packages / "shared.pth").write_text("\n".join(site.getsitepackages()), "utf-8")
     into = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index"]
     into.append("--force-reinstall")  # also where PYTHONPATH names a checkout
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -94,7 +93,13 @@ def type_in(folder: Path, programs: Path, line: str) -> Answer:
     command = shlex.split(line)
     command[0] = str(programs / command[0])
     done = subprocess.run(
-        command, cwd=folder, env=kept | own, capture_output=True, text=True, timeout=600
+        command,
+        cwd=folder,
+        env=kept | own,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        encoding="utf-8",
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Answer(done.returncode, done.stdout, done.stderr)

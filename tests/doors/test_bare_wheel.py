@@ -65,7 +65,9 @@ def test_a_command_of_a_wheel_works_or_says_in_one_sentence_why_not(
 
     def call(line: str) -> subprocess.CompletedProcess[str]:
         command = [wheel_install / "bin" / "minisched", *shlex.split(line)]
-        return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=tmp_path, env=own, capture_output=True, text=True, encoding="utf-8"
+        )
 
     shutil.copyfile(GIVEN / "lengths.csv", tmp_path / "requests.csv")
     shutil.copyfile(GIVEN / "grid.toml", tmp_path / "grid.toml")

@@ -62,14 +62,14 @@ def test_a_recorded_run_gets_five_answers(door: Door) -> None:
 
 
 def test_a_good_loop_holds_every_law(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(GOOD)
+    (tmp_path / "mine.py").write_text(GOOD, "utf-8")
     answer = door("minisched check --loop mine.py:one_ahead --workloads 3")
     assert (answer.code, answer.err) == (0, "")
     assert "✓ every law held in all 3 cases" in answer.out
 
 
 def test_a_broken_loop_leaves_its_trace_and_its_picture(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PROCESSES_TWICE)
+    (tmp_path / "mine.py").write_text(PROCESSES_TWICE, "utf-8")
     answer = door("minisched check --loop mine.py:one_ahead --workloads 1 --out found")
     assert answer.code == 1 and "broke a law" in answer.out
     (again,) = {
@@ -79,11 +79,11 @@ def test_a_broken_loop_leaves_its_trace_and_its_picture(door: Door, tmp_path: Pa
     }
     assert door(again).code == 1, "the line that repeats it works as printed"
     files = {path.suffix: path for path in (tmp_path / "found").iterdir()}
-    assert json.loads(files[".json"].read_text())["loop"] and files[".svg"].stat().st_size
+    assert json.loads(files[".json"].read_text("utf-8"))["loop"] and files[".svg"].stat().st_size
 
 
 def test_a_loop_of_ones_own_is_compared_and_run(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(GOOD)
+    (tmp_path / "mine.py").write_text(GOOD, "utf-8")
     compared = door("minisched compare --loops mine.py:one_ahead --json")
     assert compared.code == 0 and json.loads(compared.out)["identical"]
     assert door("minisched run --loop mine.py:one_ahead --max-new-tokens 4").code == 0

@@ -63,8 +63,8 @@ def notebook(
     }
     text = "\n\n".join(f"# %%\n{source}" for source in cells.values())
     book = jupytext.writes(jupytext.reads(text, "py:percent"), "ipynb")
-    (folder / "lesson.ipynb").write_text(book)
-    (folder / "run.py").write_text(RUN)
+    (folder / "lesson.ipynb").write_text(book, "utf-8")
+    (folder / "run.py").write_text(RUN, "utf-8")
     answer = type_in(folder, installed, "python run.py")
     assert answer.code == 0, answer.err
     return folder, dict(zip(cells, json.loads(answer.out), strict=True))
@@ -100,6 +100,6 @@ def test_the_wheel_has_every_lesson_with_its_exercises(door: Door) -> None:
 
 
 def test_the_lines_of_the_readme_run_as_a_script(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "three.py").write_text(LINES)
+    (tmp_path / "three.py").write_text(LINES, "utf-8")
     answer = door("python three.py")
     assert answer.code == 0 and "Identical: overlap gave every request the same" in answer.out

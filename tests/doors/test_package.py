@@ -90,7 +90,9 @@ def test_the_sdist_builds_the_same_wheel_and_both_pass_the_index_s_checks(
     def run(*arguments: object) -> None:
         command = [sys.executable, "-m", *map(str, arguments)]
         own = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=own, timeout=600)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=own, timeout=600, encoding="utf-8"
+        )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
     built = tmp_path / "dist"
@@ -134,6 +136,6 @@ def test_the_lowest_versions_work(
     for line in lines:
         done = subprocess.run(
             [programs / "minisched", *line.split()], cwd=tmp_path, capture_output=True, text=True,
-            env={"PATH": str(programs), "HOME": str(tmp_path)}, timeout=300,
+            env={"PATH": str(programs), "HOME": str(tmp_path)}, timeout=300, encoding="utf-8",
         )  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), (line, done.stderr)

@@ -99,7 +99,7 @@ def diagrams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (folder := tmp_path / "diagrams").mkdir()
     for name, text in {"good": GOOD, "wrong": WRONG}.items():
-        (folder / f"{name}.puml").write_text(text)
+        (folder / f"{name}.puml").write_text(text, "utf-8")
     return folder
 
 
@@ -162,7 +162,7 @@ def test_a_server_draws_refuses_or_is_not_there(diagrams: Path) -> None:
         server = f"http://127.0.0.1:{web.server_port}/plantuml"
         for end in ("", "/svg/"):
             (picture,) = render([good], renderer=find_renderer(server + end))
-            assert picture.read_text() == f"<svg>{len(GOOD)} letters</svg>"
+            assert picture.read_text("utf-8") == f"<svg>{len(GOOD)} letters</svg>"
             picture.unlink()
         said = "wrong.puml is not a PlantUML diagram: Syntax Error? a -->> b in line 3."
         assert failure(good, wrong, server=server) == said
@@ -178,11 +178,13 @@ def test_the_pinned_renderer_draws_links_and_says_which_line_is_wrong(diagrams: 
     good, wrong, two = (diagrams / f"{name}.puml" for name in ("good", "wrong", "two"))
     said = failure(good, wrong)
     assert re.search(r'wrong\.puml .* in line 3, near "this is no diagram"\.$', said), said
-    two.write_text(LINKED.replace("y.py#g g", "y.py#g f()"))
+    two.write_text(LINKED.replace("y.py#g g", "y.py#g f()"), "utf-8")
     assert 'two.puml: "f()" links to ../x.py#A.f and to ../y.py#g.' in failure(two)
-    two.write_text(LINKED)
+    two.write_text(LINKED, "utf-8")
     (picture,) = render([two])
-    hrefs = re.findall(r'<a href="([^"]*)" target="_top"><title>([^<]*)<', picture.read_text())
+    hrefs = re.findall(
+        r'<a href="([^"]*)" target="_top"><title>([^<]*)<', picture.read_text("utf-8")
+    )
     first = ("../x.py#A.f", "x.py: A.f")
     assert hrefs == [first, ("../y.py#g", "y.py: g"), first]
 
@@ -198,10 +200,10 @@ def test_every_golden_view_renders_with_names_that_look_like_markup(tmp_path: Pa
         except ValueError:
             continue  # it has no PlantUML form
         paths.append(tmp_path / f"{topic}.puml")
-        paths[-1].write_text(text)
+        paths[-1].write_text(text, "utf-8")
     assert len(paths) > 20
     for picture in render(paths):
-        words = " ".join(ElementTree.fromstring(picture.read_text()).itertext())
+        words = " ".join(ElementTree.fromstring(picture.read_text("utf-8")).itertext())
         assert "rror" not in words and "not supported" not in words, picture.stem
         if TOPICS[picture.stem].startswith(("memory/", "policy/")):
             assert '"<b>\\n' in words.replace("\N{NO-BREAK SPACE}", " "), picture.stem

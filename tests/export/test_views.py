@@ -167,4 +167,4 @@ def test_each_form_and_part_goes_where_it_belongs(
 ) -> None:
     source = str(ROOT / "traces" / "overlap.json")
     assert view("overlap", source, *arguments) == (0, f"{name}\n", "")
-    assert (tmp_path / name).read_text() == draw("overlap", trace_of("overlap"), form, part)
+    assert (tmp_path / name).read_text("utf-8") == draw("overlap", trace_of("overlap"), form, part)

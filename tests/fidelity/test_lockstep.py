@@ -3,7 +3,6 @@
 No original is needed but for what is thorough: two of our own presets stand for left and right.
 """
 
-import fcntl
 import json
 import os
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from minisched.bench.peers.peer import PeerError
 from minisched.cli import fidelity as command
@@ -183,7 +183,9 @@ def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "ROOT", tmp_path)
-    (tmp_path / "page.md").write_text("A <!-- n -->1<!-- / -->.\n\n<!-- table -->..<!-- / -->\n")
+    (tmp_path / "page.md").write_text(
+        "A <!-- n -->1<!-- / -->.\n\n<!-- table -->..<!-- / -->\n", "utf-8"
+    )
     page = tables.filled("page.md", n=2, table="one\ntwo")
     assert page == "A <!-- n -->2<!-- / -->.\n\n<!-- table -->\n\none\ntwo\n\n<!-- / -->\n"
     for figures in ({"n": 1}, {"n": 1, "table": "", "more": ""}):
@@ -192,7 +194,10 @@ def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure(
 
 
 def test_the_tables_of_the_page_are_those_of_the_code_and_of_the_last_counts() -> None:
-    kept, page = json.loads(tables.KEPT.read_text("utf-8")), (tables.ROOT / tables.PAGE).read_text()
+    kept, page = (
+        json.loads(tables.KEPT.read_text("utf-8")),
+        (tables.ROOT / tables.PAGE).read_text("utf-8"),
+    )
     made = tables.filled(tables.PAGE, **tables.tables(kept))
     assert made == page, "python -m minisched.fidelity.tables"
     for told in kept.values():
@@ -260,8 +265,7 @@ def original() -> Callable[[str], Player]:
 
     def start(name: str) -> Player:
         source = None if ORIGINALS[name].distribution else Path(SOURCES, name)
-        with (Path(tempfile.gettempdir()) / "minisched-originals.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock(Path(tempfile.gettempdir()) / "minisched-originals.lock"):
             return Player(ORIGINALS[name], source, lambda doing: None)
 
     return start

@@ -27,7 +27,9 @@ def outcomes(source: Path) -> list[dict[str, Any]]:
     """Run the workloads on a checkout, in a process of its own."""
     script = Path(__file__).with_name("run_nano_vllm.py")
     command = [sys.executable, str(script), str(source), str(SEEDS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=True, encoding="utf-8"
+    )
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 

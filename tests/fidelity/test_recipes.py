@@ -34,7 +34,9 @@ def patched(name: str, patch: str, folder: Path) -> Path:
     """A copy of an original with a patch."""
     source = folder / name
     copytree(Path(SOURCES, name), source, ignore=ignore_patterns(".git", "__pycache__"))
-    subprocess.run(["git", "apply", "-"], input=patch, cwd=source, text=True, check=True)
+    subprocess.run(
+        ["git", "apply", "-"], input=patch, cwd=source, text=True, check=True, encoding="utf-8"
+    )
     return source
 
 

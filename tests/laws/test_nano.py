@@ -126,7 +126,11 @@ def test_nano_and_the_package_make_the_same_steps(
 def test_nano_is_one_short_file_of_the_standard_library_and_runs_in_a_moment() -> None:
     assert len(Path(nano.__file__).read_text(encoding="utf-8").splitlines()) <= 300
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "minisched.nano"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-S", "-m", "minisched.nano"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("True") == 2 and done.stdout.count("forward |") == 2

@@ -40,7 +40,9 @@ def kept(name: str, text: str) -> str:
 
 
 def python(*line: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *line], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, *line], capture_output=True, text=True, check=False, encoding="utf-8"
+    )
 
 
 def checked(loop: str) -> Any:

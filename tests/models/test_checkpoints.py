@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -79,7 +78,7 @@ def test_another_config_is_left_to_a_library(model: Path) -> None:
 
 
 def test_end_of_text_ids_are_of_both_files(model: Path) -> None:
-    (model / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
+    (model / "generation_config.json").write_text('{"eos_token_id": [3, 5]}', "utf-8")
     assert LlamaTorch(model).eos_ids == {0, 3, 5}
 
 
@@ -95,12 +94,12 @@ json_values = st.recursive(
 def test_any_config_is_that_of_a_model_or_one_sentence(
     model: Path, tiny_llama: Path, data: st.DataObject
 ) -> None:
-    config = json.loads((tiny_llama / "config.json").read_text())
+    config = json.loads((tiny_llama / "config.json").read_text("utf-8"))
     extra = ["rope_scaling", "rope_parameters", "quantization"]
     names = sorted({*config, *extra} - SIZES)  # a large one takes all memory
     keys = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=3))
     config |= {key: data.draw(json_values, label=key) for key in keys}
-    (model / "config.json").write_text(json.dumps(config))
+    (model / "config.json").write_text(json.dumps(config), "utf-8")
     try:
         load_pretrained(find_model(model))
     except WeightsError as error:
@@ -137,7 +136,7 @@ def test_a_model_in_shards(model: Path) -> None:
         some = {name: tensors[name] for name in where if where[name] == file}
         save_file(some, model / file, metadata={"format": "pt"})
     index = model / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}), "utf-8")
     assert torch.equal(LlamaTorch(model).weights.head, whole.head)
     (model / files[1]).unlink()
     assert files[1] in opening(model)
@@ -180,7 +179,7 @@ def test_a_name_is_a_known_one_or_one_of_hugging_face(
     of_hub, revision = tmp_path / "models--org--name", "0" * 40
     shutil.copytree(tiny_llama, of_hub / "snapshots" / revision)
     (of_hub / "refs").mkdir()
-    (of_hub / "refs" / "main").write_text(revision)
+    (of_hub / "refs" / "main").write_text(revision, "utf-8")
     assert find_model("org/name") == of_hub / "snapshots" / revision
 
 
@@ -331,7 +330,10 @@ def test_a_fetched_model_is_whole_and_nothing_else_is_left(home: Path) -> None:
     assert fetch("smollm2", said.append) == directory and not said  # or it would download
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no file's size")
 def test_a_full_disk_is_one_sentence(home: Path) -> None:
+    import resource
+
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     for room in (50, 1_000, 150_000):  # too little for the wheel, the file, and what comes after it
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))

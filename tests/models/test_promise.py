@@ -86,7 +86,7 @@ def test_a_measurement_is_kept_until_the_checkpoint_changes(home: Path, tiny_lla
     (tiny_llama / "config.json").touch()
     measure_apart(model, "thread", tiny_llama)
     assert len(model.counts) == 2 * steps and len(read_kept(home / KEPT)) == 2
-    (home / KEPT).write_text("{")  # damaged
+    (home / KEPT).write_text("{", "utf-8")  # damaged
     assert measure_apart(model, "thread", tiny_llama) == found
 
 

@@ -100,7 +100,9 @@ def save(kind: str, folder: Path) -> Path:
     directory = folder / kind
     random_model(kind, **ARCHITECTURES[kind]).save_pretrained(directory)
     file = directory / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | RELEASED.get(kind, {})))
+    file.write_text(
+        json.dumps(json.loads(file.read_text("utf-8")) | RELEASED.get(kind, {})), "utf-8"
+    )
     return directory
 
 

@@ -89,7 +89,7 @@ class Derived(Base):
 @pytest.fixture
 def specimen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module of the package, anew for each test."""
-    (tmp_path / "specimen.py").write_text(SPECIMEN)
+    (tmp_path / "specimen.py").write_text(SPECIMEN, "utf-8")
     monkeypatch.setattr(minisched, "__path__", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "minisched.specimen", raising=False)
     return importlib.import_module("minisched.specimen")

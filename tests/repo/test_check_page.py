@@ -63,7 +63,7 @@ def put(name: str, folder: Path) -> Path:
     path = folder / name
     if name.startswith("nsys"):
         with closing(sqlite3.connect(":memory:")) as database:
-            database.executescript((PROFILES / "nsys_serial.sql").read_text())
+            database.executescript((PROFILES / "nsys_serial.sql").read_text("utf-8"))
             data = database.serialize()
     elif name.startswith("rocpd"):
         data = as_rocpd(folder / f"{name}.plain", ahead=True).read_bytes()
@@ -155,7 +155,7 @@ def test_each_format_gets_the_answers_of_the_command_and_nothing_is_sent(
 
 @pytest.mark.thorough
 def test_a_file_can_be_dropped_and_steps_can_be_named(page: Page, tmp_path: Path) -> None:
-    data = (PROFILES / "torch_serial.json").read_text()
+    data = (PROFILES / "torch_serial.json").read_text("utf-8")
     drop = """([name, text]) => {
         const data = new DataTransfer();
         data.items.add(new File([text], name));
@@ -229,7 +229,7 @@ def test_rows_are_those_of_the_command(tmp_path: Path) -> None:
         assert bool(found["svg"]) == name.startswith(DRAWN)
     assert any(words == "Judging own.json …" for words in told)
     with pytest.raises(ValueError, match=r"^notes\.md is no trace"):
-        (tmp_path / "notes.md").write_text("# Notes")
+        (tmp_path / "notes.md").write_text("# Notes", "utf-8")
         checker.check(
             json.dumps({"path": str(tmp_path / "notes.md"), "step": "", "lane": ""}), told.append
         )

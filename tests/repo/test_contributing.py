@@ -68,7 +68,9 @@ def run(line: str, root: Path) -> str:
     env = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     env["PYTHONPATH"] = str(root)
     env.pop("MINISCHED_THOROUGH", None)
-    done = subprocess.run(line, shell=True, cwd=root, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        line, shell=True, cwd=root, env=env, capture_output=True, text=True, encoding="utf-8"
+    )
     assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
     return done.stdout
 

@@ -66,7 +66,7 @@ def advice(root: Path, name: str) -> str:
 def test_a_hash_catches_a_changed_trace_and_names_the_commands(tmp_path: Path) -> None:
     golden.write(tmp_path, {**made("decode"), **made("radix_cache")})
     kept = tmp_path / golden.HASHES
-    assert [line.split()[1] for line in kept.read_text().splitlines()] == [
+    assert [line.split()[1] for line in kept.read_text("utf-8").splitlines()] == [
         "traces/decode.json", "traces/decode.svg", "traces/radix_cache.json",
     ]  # fmt: skip
     assert golden.stale_files(tmp_path, made("decode")) == []
@@ -137,7 +137,7 @@ def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
 
 
 def test_the_driver_is_pinned_and_names_no_registry() -> None:
-    lock = (DRIVER.parent / "package-lock.json").read_text()
+    lock = (DRIVER.parent / "package-lock.json").read_text("utf-8")
     package = json.loads(lock)["packages"]["node_modules/@plantuml/core"]
     assert package["version"] == "1.2026.8" and package["integrity"]
     assert not re.search(r"https?:|resolved", lock)
@@ -166,9 +166,10 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
     hashes = tmp_path / golden.HASHES
     trace.unlink()
     hashes.write_text(
-        hashes.read_text().replace(golden.hashes(ROOT)["traces/retraction.json"], "0")
+        hashes.read_text("utf-8").replace(golden.hashes(ROOT)["traces/retraction.json"], "0"),
+        "utf-8",
     )
-    picture.write_text(picture.read_text().replace("overlap", "overlap!", 1))
+    picture.write_text(picture.read_text("utf-8").replace("overlap", "overlap!", 1), "utf-8")
     before = contents(tmp_path)
     monkeypatch.setattr(golden, "checkout", lambda: tmp_path)
     assert diagrams(names, check=True) == 1
@@ -182,7 +183,7 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
     assert diagrams(names) == 2, "nothing is written"
     assert contents(tmp_path) == before and capsys.readouterr().err.count("\n") == 1
     assert diagrams(names, svg=False) == 0
-    assert trace.is_file() and "overlap!" not in picture.read_text()
+    assert trace.is_file() and "overlap!" not in picture.read_text("utf-8")
     assert golden.hashes(tmp_path) == golden.hashes(ROOT)
 
 

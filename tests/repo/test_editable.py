@@ -56,7 +56,7 @@ def test_an_editable_install_is_seen_by_a_strict_type_checker(tmp_path: Path) ->
     python = tmp_path / "env" / "bin" / "python"
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "strict.py"],
-        capture_output=True, text=True, cwd=place, env={"HOME": str(tmp_path)},
+        capture_output=True, text=True, cwd=place, env={"HOME": str(tmp_path)}, encoding="utf-8",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "tuple[minisched.loops.run.Run, ...]" in done.stdout

@@ -7,7 +7,6 @@ Python. The pages are served from this machine.
 from __future__ import annotations
 
 import ast
-import fcntl
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from unittest import mock
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
@@ -114,12 +114,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     out, done = base / "site", base / "site.built"
-    with (base / "site.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(base / "site.lock"):
         if not done.exists():  # the README's command, where a warning is an error
             command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", SITE, out]
             at = {**os.environ, "MINISCHED_GITHUB": FORK}
-            built = subprocess.run(command, capture_output=True, text=True, env=at)
+            built = subprocess.run(
+                command, capture_output=True, text=True, env=at, encoding="utf-8"
+            )
             said = [line for line in built.stderr.splitlines() if "IPKernelApp" not in line]
             assert built.returncode == 0, "\n".join(said[-30:])
             done.touch()

@@ -76,7 +76,12 @@ def test_the_file_works_alone_and_is_short(tmp_path: Path) -> None:
         "rec.ended(op, 5, 9); rec.save('out.json', 'mine'); print('minisched' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-S", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        encoding="utf-8",
     )
     assert done.stdout.strip() == "False" and read(tmp_path / "out.json").on("forward")
 

@@ -82,13 +82,14 @@ def test_what_holds_of_every_program(workload: Workload, which: Any, rule: str) 
 
 # -- files in gzip ---------------------------------------------------------------------------------
 
+OVERLAP = Path(__file__).resolve().parents[2] / "traces" / "overlap.json"
 RECORD = {"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}
 
 
 @pytest.mark.parametrize(
     ("line", "what"),
     [("replay FILE.jsonl", json.dumps(RECORD)),
-     ("check FILE.json", (Path(__file__).parents[2] / "traces" / "overlap.json").read_text())],
+     ("check FILE.json", OVERLAP.read_text("utf-8"))],
 )  # fmt: skip
 def test_what_is_in_gzip_is_read_as_if_it_were_not(cli: Any, line: str, what: str) -> None:
     name = re.findall(r"FILE\.\w+", line)[0]
@@ -177,7 +178,7 @@ def test_what_is_written_is_read(
 
 def test_dates_may_name_their_zone_and_a_file_its_encoding(tmp_path: Path) -> None:
     lines = [DATES, "2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 02:00:00Z,7,6"]
-    (path := tmp_path / "azure.csv").write_text("\ufeff" + "\n".join(lines))
+    (path := tmp_path / "azure.csv").write_text("\ufeff" + "\n".join(lines), "utf-8")
     trace = TraceFile(path)
     times = [req.arrival_time for req in trace.requests(trace.survey())]
     assert times == [0, 7_199_990_070_000]
@@ -225,7 +226,7 @@ def test_what_is_no_trace_gets_one_sentence(
 
 
 def test_a_limit_leaves_what_follows_unread(tmp_path: Path) -> None:
-    (path := tmp_path / "trace").write_text(f"{LINE}\n{LINE}\nnonsense\n")
+    (path := tmp_path / "trace").write_text(f"{LINE}\n{LINE}\nnonsense\n", "utf-8")
     assert TraceFile(path, limit=2).survey().requests == 2
     with pytest.raises(ValueError, match="line 3"):
         TraceFile(path, limit=3).survey()

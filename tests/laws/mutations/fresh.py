@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import pickle
-import resource
 import selectors
 import signal
 import sys
@@ -346,6 +345,8 @@ def in_children(
 def answer_and_exit(pipe: int, run: Callable[[T], Any], task: T) -> None:
     """Send the result of a task through a pipe, and end this process whatever is left in it."""
     try:
+        import resource  # Unix alone has it
+
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         data = pickle.dumps(run(task))
         with os.fdopen(pipe, "wb") as file:
