@@ -81,7 +81,7 @@ def test_the_first_screen_has_the_answer(
         for part in ("h1", "picture img"):
             box = page.locator(part).bounding_box()
             assert box and 0 < box["width"] <= width and box["y"] + box["height"] <= height, part
-        assert page.evaluate("document.querySelector('picture img').naturalWidth") in (390, 860)
+        assert page.evaluate("document.querySelector('picture img').naturalWidth") in (358, 860)
 
 
 def test_a_moment_is_saved_as_an_svg_and_the_runs_for_perfetto(
