@@ -15,7 +15,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"(?P<mark>!?)\[(?P<words>[^][]*)\]\((?P<to>[^()\s]+)\)")
+PICTURE = re.compile(r"<picture>.*?</picture>\n?", re.S)
+SOURCE = re.compile(r"(?P<name>src|srcset)=\"(?P<to>[^\"]+)\"")
+LINK = re.compile(r"\[(?P<words>[^][]*)\]\((?P<to>[^()\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
 
@@ -73,12 +75,12 @@ def long_description(readme: str, repository: str) -> str:
         if re.match(r"https?://", link["to"]):
             return link[0]
         if not repository:
-            return "" if link["mark"] else link["words"]
-        return (
-            f"{link['mark']}[{link['words']}]({repository}/{kind[link['mark']]}/main/{link['to']})"
-        )
+            return link["words"]
+        return f"[{link['words']}]({repository}/blob/main/{link['to']})"
 
-    kind = {"!": "raw", "": "blob"}
+    if not repository:
+        readme = PICTURE.sub("", readme)
+    readme = SOURCE.sub(rf'\g<name>="{repository}/raw/main/\g<to>"', readme)
     parts = FENCE.split(readme)
     parts[::2] = [LINK.sub(absolute, part) for part in parts[::2]]
     return re.sub(r"\n{3,}", "\n\n", "".join(parts))

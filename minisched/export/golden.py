@@ -86,9 +86,11 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
     "diagrams/compare.svg": lambda: playing(to_svg(by_step(pair()), SLIDE)),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
+    "diagrams/compare_zh_phone.svg": lambda: to_svg(by_step(pair(), 1, "zh"), PHONE),
     "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),
     "traces/one_token.svg": lambda: to_svg(SMALL["one_token"]()),
     "traces/poster.svg": lambda: to_svg(poster_of()),
+    "traces/poster_zh_phone.svg": lambda: to_svg(translated(poster_of("zh")), PHONE),
 }
 OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
@@ -103,6 +105,7 @@ WHOLE = {  # the files of ``traces/`` that are kept as files: to be read, or sho
     *(f"traces/{topic}.svg" for topic in OF_RUNS),
     "traces/radix_cache.svg",
     "traces/museum/pinned_buffer_rewritten.svg",
+    "traces/museum/pinned_buffer_rewritten_phone.svg",
 }  # fmt: skip
 
 

@@ -18,12 +18,14 @@ from ..export.offence import LEGEND, in_red, told
 from ..export.runs import lanes_of, wrong_tokens
 from ..export.scene import Lanes, Part, Scene
 from ..export.scene_svg import to_svg
+from ..export.svg_style import PHONE
 from ..export.units import MILLISECOND, ms
 from ..trace import Trace
 from ..trace.cells import spans_of
 from .blame import exhibit_offence
 from .exhibit import Exhibit, exhibits
 
+OF_THE_README = "pinned_buffer_rewritten"
 LONGEST = 110 * MILLISECOND  # the longest run that is readable at this width
 
 
@@ -149,5 +151,7 @@ def museum_makers() -> dict[str, Callable[[], dict[str, str]]]:
 
 
 def picture_file(exhibit: Exhibit) -> dict[str, str]:
-    """Return one picture, by path."""
-    return {path_of(exhibit): to_svg(exhibit_scene(exhibit))}
+    """Return one picture by path, and its form for phones if the README has it."""
+    scene, path = exhibit_scene(exhibit), path_of(exhibit)
+    phone = {path.replace(".svg", "_phone.svg"): to_svg(scene, PHONE)}
+    return {path: to_svg(scene)} | (phone if exhibit.name == OF_THE_README else {})

@@ -54,7 +54,7 @@ def test_the_wheel_has_one_version_and_all_that_an_index_shows(wheel: Path) -> N
 
 def links(markdown: str) -> list[str]:
     """Return where each link and picture of a page leads."""
-    return re.findall(r"\]\(([^()\s]+)\)", markdown)
+    return re.findall(r"(?:\]\(|src=\"|srcset=\")([^()\s\"]+)", markdown)
 
 
 def test_no_link_of_the_long_description_is_relative(script: ModuleType) -> None:
@@ -64,12 +64,12 @@ def test_no_link_of_the_long_description_is_relative(script: ModuleType) -> None
     assert all((ROOT / to.partition("#")[0]).exists() for to in relative)
     without = script.long_description(readme, "")
     assert all(to.startswith("https://") for to in links(without))
-    assert "the lessons" in without and "![" not in without
+    assert "the lessons" in without and "<picture>" not in without
     absolute = script.long_description(readme, ADDRESS)
     for before, after in zip(links(readme), links(absolute), strict=True):
         assert after in (before, f"{ADDRESS}/blob/main/{before}", f"{ADDRESS}/raw/main/{before}")
         assert after.startswith("https://")
-    assert f"]({ADDRESS}/raw/main/diagrams/compare.svg)" in absolute
+    assert f'src="{ADDRESS}/raw/main/diagrams/compare.svg"' in absolute
 
 
 def test_one_variable_has_the_address(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,9 @@ def root_of(path: str) -> ElementTree.Element:
 @pytest.mark.parametrize("name", SMALL)
 def test_on_a_phone_all_words_are_12_pixels_and_inside_the_page(name: str) -> None:
     root = root_of(f"traces/{name}_phone.svg")
-    assert root.attrib["width"] == str(PHONE.width) == "358"  # 390 less the margins of a page on GitHub
+    assert (
+        root.attrib["width"] == str(PHONE.width) == "358"
+    )  # 390 less the margins of a page on GitHub
     size = float(root.attrib["font-size"])
     for text in root.iter(f"{SVG}text"):
         words, high = "".join(text.itertext()), float(text.get("font-size", size))

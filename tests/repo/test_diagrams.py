@@ -92,7 +92,8 @@ def test_the_command_of_a_hash_makes_its_file(topic: str, cli: Any, tmp_path: Pa
 def test_a_picture_is_a_file_where_a_page_of_the_repository_shows_it() -> None:
     shown = set()
     for page in {*ROOT.glob("*.md"), *ROOT.glob("diagrams/*.md"), *ROOT.glob("lessons/**/*.md")}:
-        for link in re.findall(r"\]\(([^)\s]+\.svg)\)", page.read_text("utf-8")):
+        shows = r"(?:\]\(|srcset=\"|src=\")([^)\s\"]+\.svg)"
+        for link in re.findall(shows, page.read_text("utf-8")):
             shown.add((page.parent / link).resolve().relative_to(ROOT).as_posix())
     kept = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("traces/**/*.svg")}
     assert kept == {path for path in shown if path.startswith("traces/")}
@@ -102,7 +103,14 @@ def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
     assert golden.stale_pictures(golden.sources(ROOT, (), {})) == []
     assert {*SOURCES} >= {"decode", "prefill", "future_map", *TOPICS}
     drawn = {name for name in SOURCES if golden.has_picture(name)}
-    assert {*PICTURES} == {*drawn, *SCENES, "compare", "compare_phone", "compare_zh"}
+    assert {*PICTURES} == {
+        *drawn,
+        *SCENES,
+        "compare",
+        "compare_phone",
+        "compare_zh",
+        "compare_zh_phone",
+    }
     for name, text in SOURCES.items():
         first, start, *_ = text.splitlines()
         assert first in (OLD, NEW) and start == "@startuml" and text.endswith("@enduml\n"), name

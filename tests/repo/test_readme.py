@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -61,3 +62,17 @@ def test_the_numbers_of_loops_and_relays_are_those_of_the_registries() -> None:
     assert loops.__file__  # its import fills the registry
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"{len(LOOPS)} loops, {len(RELAYS)} relays" in text
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_each_of_three_pictures_has_a_form_for_phones_with_words_of_12_pixels(name: str) -> None:
+    """A page of GitHub has 358 pixels for it where the screen has 390."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    pictures = re.findall(r"<picture>(.*?)</picture>", text, re.S)
+    assert len(pictures) == 3 and "![" not in text
+    for picture in pictures:
+        narrow, wide = re.findall(r'(?:srcset|src)="(.*?)"', picture)
+        assert 'media="(max-width: 600px)"' in picture and (ROOT / wide).is_file()
+        root = ElementTree.parse(ROOT / narrow).getroot()
+        sizes = [float(item.attrib["font-size"]) for item in root.iter() if item.get("font-size")]
+        assert root.attrib["width"] == "358" and min(sizes) >= 12
