@@ -128,6 +128,8 @@ def test_an_edit_has_the_lines_that_differ_and_is_unique() -> None:
     assert healthy.count(edit.healthy) == 1 and len(edit.healthy.splitlines()) == 3
     assert healthy.replace(edit.healthy, edit.bug) == bug
     assert "-    a()\n+    pass" in Fresh("drop_call", edit, 4, 1).diff
+    shorter = fresh.smallest_edit("x:f", healthy, healthy.removesuffix("    c()\n"))
+    assert healthy.replace(shorter.healthy, shorter.bug) == healthy.removesuffix("    c()\n")
 
 
 def test_all_code_that_may_change_is_of_the_engine() -> None:

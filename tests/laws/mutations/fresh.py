@@ -220,7 +220,8 @@ class Fresh:
 def smallest_edit(where: str, healthy: str, bug: str) -> Edit:
     """Return the lines that differ, with as many around them as make the healthy ones unique."""
     old, new = healthy.splitlines(keepends=True), bug.splitlines(keepends=True)
-    first = next(at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
+    pairs = enumerate(zip(old, new, strict=False))
+    first = next((at for at, (one, other) in pairs if one != other), min(len(old), len(new)))
     last = 0
     while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
         last += 1
