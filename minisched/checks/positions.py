@@ -86,7 +86,7 @@ class Cached:
         scheduler.process, scheduler.leases.close = processed, closed  # type: ignore[method-assign]
 
     def judge(self, req: Request, lease: Lease, length: int, event: str) -> None:
-        """Compare the cached pages of a request with the whole pages of so many tokens."""
+        """Compare the cached pages of a request with the whole pages of ``length`` tokens."""
         pages = length // self.page_size
         if lease.shared_pages < pages and not lease.is_spoiled:
             self.missing.append(

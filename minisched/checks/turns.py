@@ -55,7 +55,7 @@ class LoopTurns:
         self.newest: ScheduleBatch | None = None  # step
         self.asked = False  # the scheduler found no step after the newest
         self.excused: set[int] = set()  # steps with a mark of why they wait, and lost ones
-        self.masked: Step | None = None  # the last step whose mask was built
+        self.masked: Step | None = None  # the last step with a built mask
         self.launches_samples = False
         self.listen_to_decisions()
         if LOOPS[loop].source is None:
@@ -149,7 +149,7 @@ class LoopTurns:
             launch_sample(step)
 
         def processed(step: Step, result: Result) -> Outputs:
-            """Check that a step whose mask is built has been sampled, and what an error keeps."""
+            """Check that a step with a built mask has been sampled, and what an error keeps."""
             late = self.masked
             if late is not None and late.delay_sample_func is not None and late.error is None:
                 self.found.setdefault(
