@@ -63,6 +63,7 @@ lab/check
 lessons/site/docs/check_mine
 lessons/site/docs/your_engine
 lessons/site/docs/recipes
+lessons/site/docs/overlap_in_nano_vllm
 lessons/site/docs/real_traces
 museum
 lessons/site/docs/designs
