@@ -40,13 +40,13 @@ def verdict(names: Sequence[str], times: Sequence[int], clock: str) -> str:
     fastest, *more = [names[at] for at, time in others.items() if time <= TIE * least]
     name = f"{fastest} (as {many(len(more), 'other')})" if more else fastest
     if before > TIE * least:
-        said = f"{name} is {before / least:.2f} times as fast as {names[0]}"
+        words = f"{name} is {before / least:.2f} times as fast as {names[0]}"
     elif least > TIE * before:
-        said = f"{name} takes {least / before:.2f} times as long as {names[0]}"
+        words = f"{name} takes {least / before:.2f} times as long as {names[0]}"
     else:
-        said = f"{name} is as fast as {names[0]}"
-    said += f": {ms(least)} instead of {ms(before)} ms"
-    return said if clock == "virtual" else f"{said}, measured once"
+        words = f"{name} is as fast as {names[0]}"
+    words += f": {ms(least)} instead of {ms(before)} ms"
+    return words if clock == "virtual" else f"{words}, measured once"
 
 
 def picture(traces: Sequence[Trace], fastest: int) -> str:
@@ -54,7 +54,7 @@ def picture(traces: Sequence[Trace], fastest: int) -> str:
     shown = [traces[0], traces[fastest]] if len(traces) > 1 else list(traces)
 
     def scene(periods: int) -> Scene:
-        """Draw so many settled steps of each run."""
+        """Draw this number of settled steps of each run."""
         return by_step(shown, periods) if len(shown) > 1 else of_one(shown[0], periods)
 
     try:

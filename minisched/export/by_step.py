@@ -64,7 +64,7 @@ LANGUAGES = tuple(WORDS)
 
 @dataclass(frozen=True)
 class StepBlock:
-    """What a lane does with one step, from ``start`` to ``end`` in nanoseconds."""
+    """The work of a lane for one step, from ``start`` to ``end`` in nanoseconds."""
 
     lane: str
     verb: str  # plan, read or run

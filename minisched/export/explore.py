@@ -1,7 +1,7 @@
 """The page on which a reader drags the costs of a step: serial and another loop, laid out anew.
 
 One file of at most 25 kB without a network, from the ``explore*`` files of this folder. Its model
-(``explore_model.js``) has the loops whose settled steps need no scheduler: the order of their calls
+(``explore_model.js``) has the loops with settled steps that need no scheduler: the order of calls
 gives the simulator's time of a step.
 """
 

@@ -92,8 +92,8 @@ class Arrow:
             return f"send {self.dst.step}"
         if self.brings == "result":
             return f"tokens of {self.src.step}"
-        said = {"token": "token for", "transfer": "KV for", "wrong": "wrong token for"}
-        return f"{said.get(self.brings, self.brings)} {self.dst.step}"
+        kinds = {"token": "token for", "transfer": "KV for", "wrong": "wrong token for"}
+        return f"{kinds.get(self.brings, self.brings)} {self.dst.step}"
 
     @property
     def stays(self) -> bool:
@@ -105,8 +105,8 @@ class Arrow:
         """Return the whole sentence; of a token with its way."""
         if self.kind != "token" or self.brings == "transfer":
             return self.words
-        said = f"{self.words} {'stays on the device' if self.stays else 'goes over the host'}"
-        return f"{said}: {self.wrong}" if self.wrong else said
+        words = f"{self.words} {'stays on the device' if self.stays else 'goes over the host'}"
+        return f"{words}: {self.wrong}" if self.wrong else words
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def wrong_words(trace: Trace) -> dict[int, dict[int, str]]:
         got, needs = (mark.attrs.get(name) for name in ("got", "needs"))
         words = "an old token" if got is None else f"got {got}, needs {needs}"
         words = f"{mark.attrs['rid']}: {words}" if len(slices[reader].rids) > 1 else words
-        said, at = found.setdefault(reader, {}), int(source or 0)
-        said[at] = f"{said[at]}; {words}" if at in said else words
+        errors, at = found.setdefault(reader, {}), int(source or 0)
+        errors[at] = f"{errors[at]}; {words}" if at in errors else words
     return found
 
 

@@ -145,13 +145,13 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
 
 def finding(ways: Sequence[TokenWay]) -> str:
     """Write how long tokens wait on the device, and how long over the host."""
-    said = []
+    times_of = []
     for where, is_over in (("on the device", False), ("over the host", True)):
         times = [way.waits for way in ways if way.goes_over_the_host is is_over]
         if times:
             ends = " to ".join(dict.fromkeys(ms(choose(times)) for choose in (min, max)))
-            said.append(f"{ends} ms {where}")
-    return f"A token waits for its next forward pass: {', '.join(said)}"
+            times_of.append(f"{ends} ms {where}")
+    return f"A token waits for its next forward pass: {', '.join(times_of)}"
 
 
 def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:

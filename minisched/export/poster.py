@@ -50,11 +50,11 @@ SAYS = {
 
 
 class Kind(NamedTuple):
-    """What designs of one family have in common, read off their runs."""
+    """The common properties of designs of one family, read off their runs."""
 
     devices: int
     burst: int  # steps planned one after the other
-    turns: int  # a request is in every so many steps
+    turns: int  # steps from one of a request to its next one
     most_steps: int  # in work at one moment
     over_the_host: bool
 

@@ -154,8 +154,8 @@ def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
     if what := response.get("x-plantuml-diagram-error"):
         line = response.get("x-plantuml-diagram-error-line", "")
         where = f" in line {line}" if line else ""
-        said = unescape(what.partition(" (")[0])
-        raise RenderError(f"{path.name} is not a PlantUML diagram: {said}{where}.")
+        reason = unescape(what.partition(" (")[0])
+        raise RenderError(f"{path.name} is not a PlantUML diagram: {reason}{where}.")
     if response.status != 200:
         raise RenderError(f"the PlantUML server {server} refused {path.name}: {response.status}.")
     if b"<svg" not in content[:1000]:

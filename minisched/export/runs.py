@@ -31,7 +31,7 @@ LEGEND = {
     "flag": "the host lets an op wait",
     **{f"arrow {kind}": words for kind, words in ARROWS.items()},
 }
-TIE = 1.01  # runs whose times differ by less than 1 % are equally fast
+TIE = 1.01  # runs with times that differ by less than 1 % are equally fast
 MOST_NAMES = 3  # of loops; more would fill the title
 
 # -- Work over time: a few settled steps of one run, or the same of several ------------------------
@@ -108,7 +108,7 @@ def finding(view: View) -> str:
 
 
 def turns_of(view: View) -> int:
-    """Return the number of batches that take turns: a request is in one of so many steps."""
+    """Return the number of batches that take turns: a request is in one of this many steps."""
     batches = [set(item.rids) for item in view.slices if item.name == "forward"]
     for turns, batch in enumerate(batches[1:], 1):
         if batch & batches[0]:

@@ -200,7 +200,7 @@ class LanesDrawing:
             rest = (place for place in places if not place[2])
             words, middle, is_struck = next(rest, first) if first[2] else first
             if is_struck and item.kind in ("bubble", "waited"):
-                return  # its hatching says the same
+                return  # its hatching shows the same
             self.page.said.add(words)
             kind = f"small in-{css(item.kind)}"
             if item.kind in ("bubble", "waited"):  # off the hatching, for programs without rims

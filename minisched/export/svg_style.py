@@ -81,7 +81,7 @@ def attributes(classes: str, sheet: Sheet) -> str:
 
 
 def matching(classes: str) -> Iterator[tuple[str, Look]]:
-    """Yield the rules whose words are all among some classes."""
+    """Yield the rules that have all of their words among some classes."""
     has = set(classes.split())
     return ((words, look) for words, look in RULES if has.issuperset(words.split()))
 

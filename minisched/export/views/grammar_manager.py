@@ -48,7 +48,7 @@ def scene(trace: Trace) -> Scene:
         end = max(mark.time, sampled.get(step, part.end))
         lanes[rid] += items_of(mark, end, taken.get((step, rid)), is_text=trace.model == "hash")
     lost = ms(sum(item.duration for item in idle_times(part) if item.cause == "grammar"))
-    told = sum(mark.attrs["reason"] == "grammar" for mark in waits(part))
+    waited = sum(mark.attrs["reason"] == "grammar" for mark in waits(part))
     requests = [LaneRow(short(rid, 12), items) for rid, items in lanes.items()][:MOST_REQUESTS]
     both = []
     for row in lanes_of(make_view(part), part.end).rows:
@@ -56,7 +56,7 @@ def scene(trace: Trace) -> Scene:
         if items:
             both.append(LaneRow(row.name.lower(), items))
     return Scene(
-        f"grammar_manager: {many(told, 'step')} had to wait, and devices idled "
+        f"grammar_manager: {many(waited, 'step')} had to wait, and devices idled "
         f"{lost} ms",
         about_run(trace, shown, first_of(MOST_REQUESTS, len(lanes), "request"), side_words(trace)),
         [Part("Requests with a grammar", NOTE, [Lanes(requests, part.end)]),

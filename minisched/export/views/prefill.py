@@ -70,7 +70,7 @@ def scene(trace: Trace) -> Scene:
     return Scene(
         finding(refused),
         about_run(trace, first_of(len(some), len(rounds), "round") or many(len(rounds), "round")),
-        [Part("What is left, in tokens", "+ admitted: tokens to compute; × refused",
+        [Part("Tokens left", "+ admitted: tokens to compute; × refused",
               [CellGrid(lines, columns, cells)])],
         LEGEND,
         NOTES[: 1 + bool(refused)],
