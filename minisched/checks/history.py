@@ -267,6 +267,7 @@ ONES = {  # one cell of a resource
     "future map": "future slot",
     "last tokens": "last-token cell",
     "prev sampled": "sampled-token cell",
+    "last sampled": "last-sampled cell",
     "input ids": "input-id cell",
 }
 

@@ -384,7 +384,7 @@ def explain(
     return WrongTokenStory(Offence(words, past.ids(step, "forward")), (begin,), is_known=False)
 
 
-RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
+RELAYS = ("future map", "token pool", "prev sampled", "last sampled", "last tokens")
 MEMORY = ("inputs", "page table", "kv")  # read by a step, besides its tokens
 OUTPUT = "output"  # buffers of the device and of the host
 GIVEN_UP = ("free", "release")  # acts after which cells hold nothing until they are written

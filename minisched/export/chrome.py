@@ -32,7 +32,7 @@ BOOKKEEPING = frozenset(
      "kv transfer", "host buffers", "row length",
      "budget", "admit", "queue order", "new token ratio", "grammar", "grammar mask",
      "grammar accept", "future map", "future slots", "token pool", "lazy tokens",
-     "placeholder fill", "prev sampled", "ledger", "context"}
+     "placeholder fill", "prev sampled", "request state", "ledger", "context"}
 )  # fmt: skip
 Event = dict[str, Any]
 PID = 1

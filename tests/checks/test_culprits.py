@@ -319,7 +319,8 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
 # -- the arrow of a token --------------------------------------------------------------------------
 
 APART = replace(QUICK, forward_per_token=3)  # no two ops at once
-RELAYS = {"future map", "token pool", "prev sampled", "last tokens"}
+RELAYS = {"future map", "token pool", "prev sampled", "last sampled", "last tokens"}
+IN_VAIN = ("future map", "last sampled", "last tokens")  # cell 0, for every token from elsewhere
 
 
 def really_taken(trace: Trace, ops: Ops) -> set[tuple[int, int]]:
@@ -328,8 +329,7 @@ def really_taken(trace: Trace, ops: Ops) -> set[tuple[int, int]]:
     for (op, name), cells in ops.items():
         if name not in RELAYS or op not in slices or not is_forward(slices[op].lane):
             continue
-        # cell 0 is read there, in vain, for every token that the host knows
-        for cell in cells.found - ({0} if name in ("future map", "last tokens") else set()):
+        for cell in cells.found - ({0} if name in IN_VAIN else set()):
             writers = (
                 slices[other] for (other, same), theirs in ops.items()
                 if same == name and cell in theirs.written
