@@ -514,6 +514,32 @@ def cells_alone(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path
     return out
 
 
+def test_python_is_loaded_when_the_first_exercise_comes_near_and_a_tap_enlarges_a_picture(
+    browser: Browser, cells_alone: Path
+) -> None:
+    far = (cells_alone / "alone.html").read_text("utf-8").replace("<h2>", "<div id=far></div><h2>")
+    style = "<style>#far { height: 5000px } dialog img { width: 1100px }</style>"
+    (cells_alone / "far.html").write_text(far + style, encoding="utf-8")
+    with served(cells_alone) as address, watch(browser, (address, *OWN)) as page:
+        page.goto(f"{address}far.html")
+        expect(page.get_by_role("button", name="Run")).to_have_count(1)
+        loaded = (
+            "performance.getEntriesByType('resource').some(it => it.name.includes('worker.js'))"
+        )
+        assert not page.evaluate(loaded)
+        page.get_by_role("button", name="Run").scroll_into_view_if_needed()
+        page.wait_for_function(loaded)
+        expect(page.locator(".loading")).to_have_count(0, timeout=60_000)
+        page.get_by_role("textbox").fill(
+            "from minisched import learn\nlearn.timing(learn.simulate('serial'))"
+        )
+        page.get_by_role("button", name="Run").click()
+        page.locator(".said img").click()
+        expect(page.locator("dialog img")).to_be_visible()
+        page.locator("dialog img").click()
+        expect(page.locator("dialog")).to_have_count(0)
+
+
 ASK = """async (questions) => {
     const { Python } = await import(`${location.origin}/lab/python.js`);
     const python = new Python("cells", () => {});

@@ -15,7 +15,11 @@ const editors = new Map();
 let python = null;
 let running = null; // what is to be done when it is stopped
 
+const loading = Object.assign(document.createElement("label"), { className: "loading" });
+loading.append(document.createElement("progress"), document.createElement("span"));
+
 for (const cell of exercises) makeLive(cell);
+if (exercises.length) watchFirst(exercises[0]);
 showProgress();
 
 function source(cell) {
@@ -100,10 +104,25 @@ function makeLive(cell) {
   }
 }
 
-// Python takes seconds to load: that begins when somebody begins to write.
+// Python takes seconds to load: that begins when the first exercise comes near, or has the focus.
 let progressOf = null;
 function wake() {
-  python ??= new Python("cells", (text) => progressOf?.(text), MOST_SECONDS);
+  python ??= new Python("cells", tell, MOST_SECONDS, loading.remove.bind(loading));
+}
+
+function tell(text) {
+  loading.querySelector("span").textContent = text;
+  progressOf?.(text);
+}
+
+function watchFirst(cell) {
+  cell.querySelector(".live").prepend(loading);
+  const near = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    near.disconnect();
+    wake();
+  }, { rootMargin: "100% 0px" });
+  near.observe(cell);
 }
 
 function showProgress() {
@@ -111,6 +130,17 @@ function showProgress() {
   const right = [...names.values()].filter((name) => read(lesson, name).passed).length;
   if (place) place.textContent = `${right} of ${names.size} exercise${names.size === 1 ? "" : "s"} right`;
 }
+
+// A tap shows a picture of the lesson or of a verdict in a box that scrolls; a second tap closes it.
+document.addEventListener("click", ({ target }) => {
+  if (!target.matches(".cell_output img, .said img")) return;
+  const box = Object.assign(document.createElement("dialog"), { className: "enlarged" });
+  box.append(target.cloneNode(true));
+  box.addEventListener("click", () => box.close());
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
+});
 
 function button(text, act, title) {
   const made = Object.assign(document.createElement("button"), { type: "button", title });

@@ -2,13 +2,15 @@
 // With `most`, a call that takes more seconds is stopped, and so is its Python.
 
 export class Python {
-  constructor(module, onProgress, most = 0) {
+  constructor(module, onProgress, most = 0, onReady = () => {}) {
     this.waiting = new Map();
+    this.failed = ""; // why no call can be made any more
     this.late = null; // a timer: from when a call began, as Python takes a while to load
     this.asked = 0;
     this.worker = new Worker(new URL(`worker.js?${module}`, import.meta.url), { type: "module" });
     this.worker.onmessage = ({ data }) => {
       if (data.progress) onProgress(data.progress);
+      else if (data.ready) onReady();
       else if (data.began) this.limit(most);
       else this.settle(data);
     };
@@ -19,6 +21,7 @@ export class Python {
   }
 
   call(name, text = "", file = null) {
+    if (this.failed) return Promise.reject(new Error(this.failed));
     const id = ++this.asked;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
@@ -39,6 +42,7 @@ export class Python {
   }
 
   fail(error) {
+    this.failed = error;
     for (const id of [...this.waiting.keys()]) this.settle({ id, error });
   }
 

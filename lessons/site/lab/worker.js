@@ -1,6 +1,6 @@
 // Python, in a thread of its own: the page stays responsive while a run is on.
-// It hears {id, name, text} and answers {id, value} or {id, error}; {progress} while it loads, and
-// {began} when the call begins. With a {file}, that is where Python is, and the call gets its name as
+// It receives {id, name, text} and answers {id, value} or {id, error}; {progress} while it loads,
+// {ready} when that is over, and {began} when the call begins. With a {file}, that is where Python is, and the call gets its name as
 // "path" and a function for progress. The file is not copied: Python reads from it.
 // Its address says whose functions they are: worker.js?session.
 
@@ -10,7 +10,7 @@ const FILES = ["experiment.py", "report.py", "session.py", "cells.py", "checker.
 const DROPPED = "/dropped";
 
 const python = start();
-python.catch(() => {}); // whoever calls hears of it
+python.catch(() => {}).then(() => postMessage({ ready: true })); // an error is for the caller
 
 async function start() {
   postMessage({ progress: "Loading Python (14 MB, once) …" });

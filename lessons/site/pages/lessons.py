@@ -41,7 +41,8 @@ def place(path: Path) -> str:
 def pages() -> dict[str, str]:
     """Return the lessons' README with the list of pages and a line of progress, and the board."""
     zh = [f"zh/{path.stem}" for path in in_chinese()]
-    names = "\n".join([*(path.stem for path in lessons()), "leaderboard", "teaching", *zh])
+    numbered = [f"{numbered_title(path)} <{path.stem}>" for path in lessons()]
+    names = "\n".join([*numbered, "leaderboard", "teaching", *zh])
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
     exercises = json.dumps({path.stem: exercises_of(path) for path in lessons()})
     progress = f"<p id='progress' data-lessons='{exercises}'></p>\n{script('progress')}"
@@ -92,6 +93,11 @@ def about(path: Path) -> dict[str, Any]:
     return notebook(path).metadata["minisched"]  # type: ignore[no-any-return]
 
 
+def numbered_title(path: Path) -> str:
+    """Return a lesson's title after its number."""
+    return f"{int(path.stem[:2])}. {about(path)['title']}"
+
+
 def exercises_of(path: Path) -> list[str]:
     """Return the names of a lesson's exercises."""
     cells = [it.source for it in notebook(path).cells if "exercise" in it.metadata.get("tags", [])]
@@ -102,11 +108,12 @@ def exercises_of(path: Path) -> list[str]:
 
 
 def dress(docname: str, page: nodes.document) -> None:
-    """Add a line below the title, and fold the verdicts on unsolved lines."""
+    """Add a number to the title and a line below it, and fold the verdicts on unsolved lines."""
     path = ROOT / f"{docname}.py"
     if path not in files().values():
         return
     title = next(iter(page.findall(nodes.title)))
+    title.insert(0, nodes.Text(f"{int(path.stem[:2])}. "))
     title.parent.insert(1, nodes.raw("", line_of(path), format="html"))
     for cell in page.findall(nodes.container):
         if "tag_exercise" not in cell["classes"]:
