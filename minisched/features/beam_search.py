@@ -63,8 +63,11 @@ def select(
     """Extend beams by one token (SGLang ``joint_select.py``).
 
     The extensions are taken by score. A stop token ends an output. The others are the next beams.
-    No extension counts after the last of them. ``logits`` are [num_beams, vocab].
+    No extension counts after the last of them. ``logits`` are [num_beams, vocab]. If one of them is
+    not a number, no score is.
     """
+    if any(math.isnan(sum(row)) for row in logits):
+        return Chosen([0] * width, [0] * width, [math.nan] * width, [])
     found, stops = list[tuple[float, int, int]](), frozenset(stops)
     for parent, (row, score) in enumerate(zip(logits, scores, strict=True)):
         highest = max(row)
@@ -273,7 +276,7 @@ class BeamWorker(Worker[BeamStep]):
     def lay_out(self, step: BeamStep, previous: Step | None = None) -> None:
         """Add a row for each beam but the first of every row that decodes."""
         super().lay_out(step, previous)
-        flat, searched, rows = step.flat, list[Searched](), list[tuple[int, int]]()
+        flat, searched, rows = step.flat, list[Searched](), list[tuple[int, int, str]]()
         assert flat is not None
         for at, row in enumerate(step.batch.rows):
             if not row.deliver:
@@ -281,16 +284,17 @@ class BeamWorker(Worker[BeamStep]):
             req, prompt_len = row.req, len(row.req.prompt)
             is_first, first_logits = row.start < prompt_len, len(step.batch.reqs) + len(rows)
             if not is_first:
-                rows += ((beam, row.start) for beam in self.rows(row.lease.row)[1:])
+                rows += ((beam, row.start, req.rid) for beam in self.rows(row.lease.row)[1:])
             searched.append(Searched(
                 at, row.lease.row, prompt_len, row.end, 0 if is_first else first_logits,
                 row.end >= req.max_device_len - 1, req.stop_ids,
             ))  # fmt: skip
         step.searched = searched
-        added, starts = [row for row, _ in rows], [start for _, start in rows]
+        added, starts = [row for row, _, _ in rows], [start for _, start, _ in rows]
         step.flat = replace(
-            flat, rows=flat.rows + added, prefix_lens=flat.prefix_lens + starts,
-            extend_lens=flat.extend_lens + [1] * len(rows), ids=flat.ids + [0] * len(rows),
+            flat, rids=(*flat.rids, *(rid for _, _, rid in rows)), rows=flat.rows + added,
+            prefix_lens=flat.prefix_lens + starts, ids=flat.ids + [0] * len(rows),
+            extend_lens=flat.extend_lens + [1] * len(rows),
             logit_lens=list(flat.logit_lens) + [1] * len(rows),
             samples_at=list(range(len(step.batch.reqs))),
         )  # fmt: skip
@@ -420,6 +424,8 @@ class BeamWorker(Worker[BeamStep]):
         """Return the token of each request's best beam, and leave it in relay and buffer."""
         tokens = self.choose(logits, inputs, buffer)
         for at, chosen in selected.items():
-            tokens[at] = self.outputs[buffer][at] = chosen.tokens[0]
+            token = tokens[at] = chosen.tokens[0]
+            is_marked = math.isnan(chosen.scores[0])  # which ends the request, on the host
+            self.outputs[buffer][at] = -1 - token if is_marked else token
         self.relay.store_to_map(inputs.future_slots, tokens)
         return tokens

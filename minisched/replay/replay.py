@@ -58,6 +58,11 @@ def config_for(survey: Survey, profile: Profile, given: Mapping[str, Any]) -> Sc
         "context_len": survey.longest + SPARED,
     }
     config = SchedulerConfig(**{**usual, **given})
+    if config.beam_width > 1:
+        raise ValueError(
+            f"beam_width is {config.beam_width}, but a replay has no tokens to choose beams from; "
+            "leave it out."
+        )
     for what, count, most in (
         ("pages", config.num_pages, MOST_PAGES),
         ("running requests", config.max_running_requests, MOST_RUNNING),

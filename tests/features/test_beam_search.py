@@ -18,10 +18,11 @@ from minisched.checks.judge import judge
 from minisched.checks.oracle import hash_logits
 from minisched.checks.overlap import measure
 from minisched.core import FinishReason, Request, SamplingParams
+from minisched.core.form import wrong_form
 from minisched.devices.cost import MILLISECOND, SIM_COST
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
-from minisched.features.beam_search import BeamWorker
+from minisched.features.beam_search import BeamWorker, select
 from minisched.loops.design import LOOPS
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
@@ -123,12 +124,13 @@ OWN = {
 @pytest.mark.parametrize("design", every(5, DESIGNS), ids=lambda design: design.name)
 def test_no_law_of_memory_and_order_is_broken(design: Any) -> None:
     for seed in range(many(2, 20)):
-        case = draw(seed, odd=False)
+        case = draw(seed)
         config, kept = case.workload.config, ("max_new_tokens", "ignore_eos", "stop_token_ids")
         requests = [
+            req if wrong_form(req) else
             replace(req, params=SamplingParams(**{it: getattr(req.params, it) for it in kept}))
             for req in case.workload.requests
-        ]
+        ]  # fmt: skip
         width = min(Random(seed).randint(2, 4), case.workload.vocab_size - 1)
         config = replace(config, beam_width=width, speculative_algorithm="",
                          speculative_draft_model_path="")  # fmt: skip
@@ -208,6 +210,12 @@ def test_a_vocabulary_with_too_few_tokens_refuses_a_request() -> None:
     assert "has only 11 tokens, 10 of which end an output" in run.errors["a"] and run.outputs["b"]
 
 
+def test_a_replay_has_no_tokens_to_choose_from(cli: Any) -> None:
+    given = Path(__file__).resolve().parents[1] / "cli/given/shared.jsonl"
+    code, _, said = cli(f"replay {given} --beam-width 4")
+    assert code == 2 and "--beam-width is 4, but a replay has no tokens" in said
+
+
 @pytest.mark.thorough
 def test_the_page_has_the_figures_of_its_command(cli: Any) -> None:
     page = Path(__file__).resolve().parents[2] / "lessons/site/docs/designs.md"
@@ -215,6 +223,11 @@ def test_the_page_has_the_figures_of_its_command(cli: Any) -> None:
     _, out, _ = cli(text.partition("\nminisched ")[2].partition("\n")[0] + " --json")
     for found in json.loads(out)["runs"]:
         assert f"{found['makespan_ns'] / MILLISECOND:,.1f} ms" in " ".join(text.split()), found
+
+
+def test_logits_that_are_not_numbers_give_no_score() -> None:
+    found = select([[0.5, 0.1], [math.nan, 0.1]], [0.0, 0.0], 2, ())
+    assert len(found.tokens) == 2 and all(map(math.isnan, found.scores))
 
 
 def test_a_fork_that_keeps_its_own_kv_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
