@@ -186,7 +186,8 @@ class MlxLm:
         dtypes = {weight.dtype for _, weight in tree_flatten(model.parameters())}
         stored = "bfloat16" if mx.bfloat16 in dtypes else "float32"
         model.set_dtype(DTYPES[stored if dtype == AUTO else dtype])
-        turn(model)
+        if has_plain_loops():
+            turn(model)
         evaluate(model.parameters())
         found = cls(model, Tokenizer.from_directory(directory), directory.name)
         found.context_len, found.eos_ids = context_of(config), eos_ids
@@ -267,6 +268,12 @@ def ends_of(tokenizer: Any) -> frozenset[int]:
     """Return the end-of-text ids of a loaded tokenizer: mlx-lm's has a list, transformers' one."""
     one = getattr(tokenizer, "eos_token_id", None)
     return frozenset(getattr(tokenizer, "eos_token_ids", None) or ([] if one is None else [one]))
+
+
+def has_plain_loops() -> bool:
+    """Return whether MLX computes with the BLAS of its Linux wheel, and not by OpenBLAS."""
+    loaded = Path("/proc/self/maps")
+    return loaded.exists() and "libopenblas" not in loaded.read_text(encoding="utf-8")
 
 
 def turn(model: Any) -> None:

@@ -99,6 +99,7 @@ def fingerprint(model: Model, device: str, directory: Path) -> str:
             versions.append(name)
     parts = [
         f"{type(model).__module__} {device} {model.dtype}", platform.machine(), os.cpu_count(),
+        os.environ.get("LD_PRELOAD"),  # which may replace MLX's BLAS
         *versions,
         *((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files),
     ]  # fmt: skip
