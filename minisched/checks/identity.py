@@ -17,11 +17,10 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ..core import Request, SamplingParams
-from ..devices.base import Array
 from ..devices.registry import open_device
 from ..features.logprobs import logprobs_of
 from ..loops.run import Run, run_loop
-from ..models.base import ForwardBatch, Model
+from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from ..trace.cells import cells_of, is_in, spans_of
@@ -76,67 +75,30 @@ def prompt_lens(trace: Trace) -> dict[str, int]:
 # -- How close the call was where two runs differ: the two largest logits at that place ------------
 
 
-def with_margin(
-    found: Difference,
-    device: str,
-    model: Model,
-    config: SchedulerConfig,
-    requests: Sequence[Request],
-    serial: Run,
-) -> Difference:
-    """Return the difference with the top-2 logit margin there, from the request run alone."""
-    request = next(item for item in requests if item.rid == found.rid)
-    agreed = serial.outputs[found.rid][: found.position]
-    params = SamplingParams(max_new_tokens=1)  # logits before any penalty or mask
-    margins: list[float] = []
-    sample = model.sample
-
-    def spy(logits: Array, batch: ForwardBatch) -> Array:
-        """Sample, and record the margin of the most likely token."""
-        top = sorted(map(float, logits[0]))[-2:]
-        margins.append(top[1] - top[0])
-        return sample(logits, batch)
-
-    model.sample = spy  # type: ignore[method-assign]
-    try:
-        alone = Request(request.rid, [*request.prompt, *agreed], params)
-        run_loop("serial", open_device(device), model, [alone], config)
-    finally:
-        model.sample = sample  # type: ignore[method-assign]
-    return replace(found, margin=margins[-1]) if margins else found
-
-
 class Choice(NamedTuple):
-    """A greedy choice of a run, and the distance of the two largest logits there."""
+    """A choice of a token, and the distance of the two largest logits there."""
 
     margin: float
     rid: str
     position: int  # index into the request's output
 
 
-def closest_choice(
-    device: str,
-    model: Model,
-    config: SchedulerConfig,
-    requests: Sequence[Request],
-    serial: Run,
-) -> Choice | None:
-    """Return the closest greedy choice of the serial run; None if it has no such choice.
+def choices_after(
+    device: str, model: Model, config: SchedulerConfig, prompts: Mapping[str, Sequence[int]],
+    outputs: Mapping[str, Sequence[int]],
+) -> list[Choice]:  # fmt: skip
+    """Return the choices after each prompt and each token of its output, computed again.
 
-    Each request's output is computed again as a prompt, with log-probabilities. So the logits are
-    those before penalties and masks.
+    Each text is a prompt with log-probabilities, so the logits are those before penalties and
+    masks.
     """
     again = list[Request]()
-    for req in requests:
-        told = serial.outputs.get(req.rid, [])
-        if told and req.params.is_greedy and req.prompt:
-            wish = SamplingParams(
-                max_new_tokens=1, return_logprob=True, top_logprobs_num=2,
-                logprob_start_len=len(req.prompt) - 1,
-            )  # fmt: skip
-            again.append(Request(req.rid, [*req.prompt, *told[:-1]], wish))
-    if not again:
-        return None
+    for rid, output in outputs.items():
+        wish = SamplingParams(
+            max_new_tokens=1, return_logprob=True, top_logprobs_num=2,
+            logprob_start_len=len(prompts[rid]) - 1,
+        )  # fmt: skip
+        again.append(Request(rid, [*prompts[rid], *output], wish))
     run_loop("serial", open_device(device), model, again, config)
     found = list[Choice]()
     for req in again:
@@ -144,7 +106,28 @@ def closest_choice(
         for position, item in enumerate(places):
             (first, _), (second, _) = item.top_logprobs
             found.append(Choice(first - second, req.rid, position))
-    return min(found, default=None)
+    return found
+
+
+def with_margin(
+    found: Difference, device: str, model: Model, config: SchedulerConfig,
+    requests: Sequence[Request], serial: Run,
+) -> Difference:  # fmt: skip
+    """Return the difference with the top-2 logit margin there."""
+    prompts = {req.rid: req.prompt for req in requests}
+    agreed = {found.rid: serial.outputs[found.rid][: found.position]}
+    choices = choices_after(device, model, config, prompts, agreed)
+    return replace(found, margin=choices[-1].margin) if choices else found
+
+
+def closest_choice(
+    device: str, model: Model, config: SchedulerConfig, requests: Sequence[Request], serial: Run
+) -> Choice | None:
+    """Return the closest greedy choice of the serial run; None if it has no such choice."""
+    prompts = {req.rid: req.prompt for req in requests if req.params.is_greedy and req.prompt}
+    told = {rid: serial.outputs.get(rid, []) for rid in prompts}
+    outputs = {rid: tokens[:-1] for rid, tokens in told.items() if tokens}
+    return min(choices_after(device, model, config, prompts, outputs), default=None)
 
 
 @dataclass(frozen=True)
