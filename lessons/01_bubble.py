@@ -65,7 +65,7 @@ learn.table(serial)
 # the two lower lanes are the device: its forward stream and its copy stream. The hatched gap is the
 # **bubble**: the device has nothing to do, because it waits for the copy, and then for the host.
 
-# %%
+# %% tags=["costs"]
 learn.timing(serial)
 
 # %% [markdown]

@@ -59,7 +59,7 @@ learn.table(serial)
 # 这次运行中间的三步。时间从左到右。上面的泳道是主机，下面两条泳道是设备：它的 forward 流和 copy 流。斜线的空隙就是**气泡**（bubble）：
 # 设备无事可做，因为它先等复制，再等主机。
 
-# %%
+# %% tags=["costs"]
 learn.timing(serial)
 
 # %% [markdown]

@@ -540,6 +540,22 @@ def test_python_is_loaded_when_the_first_exercise_comes_near_and_a_tap_enlarges_
         expect(page.locator("dialog")).to_have_count(0)
 
 
+def test_sliders_below_a_run_draw_it_with_other_costs(browser: Browser, cells_alone: Path) -> None:
+    page_alone = (cells_alone / "alone.html").read_text("utf-8")
+    costs = page_alone.replace("<h2>", '<div class="cell tag_costs"></div><h2>')
+    (cells_alone / "costs.html").write_text(costs, encoding="utf-8")
+    with served(cells_alone) as address, watch(browser, (address, *OWN)) as page:
+        page.goto(f"{address}costs.html")
+        page.get_by_label("host").fill("20")
+        expect(page.locator(".sliders output").first).to_have_text("20 ms")
+        expect(page.locator(".sliders img")).to_be_visible(timeout=60_000)
+        before = page.locator(".sliders img").get_attribute("src")
+        page.get_by_label("device").fill("30")
+        page.wait_for_function(
+            "(before) => document.querySelector('.sliders img')?.src !== before", arg=before
+        )
+
+
 ASK = """async (questions) => {
     const { Python } = await import(`${location.origin}/lab/python.js`);
     const python = new Python("cells", () => {});

@@ -20,6 +20,7 @@ loading.append(document.createElement("progress"), document.createElement("span"
 
 for (const cell of exercises) makeLive(cell);
 if (exercises.length) watchFirst(exercises[0]);
+for (const cell of document.querySelectorAll("div.cell.tag_costs")) addSliders(cell);
 showProgress();
 
 function source(cell) {
@@ -129,6 +130,54 @@ function showProgress() {
   const place = document.getElementById("progress");
   const right = [...names.values()].filter((name) => read(lesson, name).passed).length;
   if (place) place.textContent = `${right} of ${names.size} exercise${names.size === 1 ? "" : "s"} right`;
+}
+
+// Below the picture of a run: sliders of its costs, and its picture with them next to overlap's.
+function addSliders(cell) {
+  const box = Object.assign(document.createElement("div"), { className: "sliders" });
+  const drawn = Object.assign(document.createElement("div"), { className: "said" });
+  drawn.setAttribute("role", "status");
+  const costs = { host: 6, device: 10, copy: 1 };
+  let isBusy = false;
+  let isStale = false;
+  for (const [name, ms] of Object.entries(costs)) {
+    const slider = Object.assign(document.createElement("input"), { type: "range", min: Number(name === "device"), max: 30, value: ms });
+    const shown = Object.assign(document.createElement("output"), { textContent: `${ms} ms` });
+    const label = document.createElement("label");
+    label.append(`${name} `, slider, shown);
+    box.append(label);
+    slider.addEventListener("input", () => {
+      costs[name] = slider.value;
+      shown.textContent = `${slider.value} ms`;
+      draw();
+    });
+  }
+  box.append(drawn);
+  cell.append(box);
+
+  async function draw() {
+    isStale = true;
+    if (isBusy) return;
+    isBusy = true;
+    while (isStale) {
+      isStale = false;
+      const given = Object.entries(costs).map(([name, ms]) => `${name}_ms=${ms}`).join(", ");
+      const runs = ["serial", "overlap"].map((loop) => `learn.simulate("${loop}", ${given}, requests=2, new_tokens=12)`);
+      const lines = `learn.timing(${runs.join(", ")})`;
+      const before = ["from minisched import learn"];
+      try {
+        wake();
+        const answer = await python.call("exercise", JSON.stringify({ before, lines, mine: mine() }));
+        const { html, text } = JSON.parse(answer);
+        drawn.innerHTML = html;
+        if (text) drawn.textContent = text;
+      } catch (error) {
+        drawn.textContent = error.message;
+        python = null;
+      }
+    }
+    isBusy = false;
+  }
 }
 
 // A tap shows a picture of the lesson or of a verdict in a box that scrolls; a second tap closes it.
