@@ -13,7 +13,6 @@ This file needs only the standard library: import it, or copy it into an engine:
     rec.save("engine.json", "my engine")  # then: minisched check engine.json
 
 A *slice* is work on a lane. An *act* is one thing that a lane did; races are found from acts.
-Threads and tasks may record at the same time. The README of ``traces`` describes the file.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ from urllib.parse import quote
 FORMAT, VERSION = "minisched trace", 1
 Value = str | int | float | bool
 
-# -- Events; a frozen class would take five times as long to make ----------------------------------
 
-
+# A frozen class would take five times as long to make.
 @dataclass(slots=True)
 class Slice:
     """Work on a lane: a phase of the host (``launch``, ``wait``), or an op (``forward``)."""
@@ -84,7 +82,7 @@ class Mark:
 
     name: str
     time: int
-    attrs: dict[str, Value] = field(default_factory=dict)
+    attrs: dict[str, Any] = field(default_factory=dict)  # a tuple is a text in the file alone
     during: int = 0
 
 
@@ -102,8 +100,6 @@ class Act:
     step: int = 0
 
 
-# -- The recorder ----------------------------------------------------------------------------------
-
 # Of this thread or task: the recorder that it acts for, its lane, and its newest slice.
 _HERE: ContextVar[tuple[object, str, int]] = ContextVar("_HERE", default=(None, "host", 0))
 Touch = tuple[Any, ...]  # what an op does to cells: ("read", "kv", "3-7"), perhaps with a request
@@ -114,7 +110,7 @@ OFF = nullcontext(0)
 class Recorder:
     """Keep one run's events; ``now`` is the clock, in nanoseconds from any beginning.
 
-    No call takes a lock, because appending to a list is atomic in Python.
+    Threads and tasks may record at the same time: appending to a list is atomic in Python.
     """
 
     def __init__(self, is_on: bool = True, now: Callable[[], int] = perf_counter_ns) -> None:
@@ -217,16 +213,14 @@ class Recorder:
         if self.is_on:
             lane, op = self.here()
             if op and not lane:
-                raise RuntimeError(
-                    f"op {op} has touches from its launch; launch it with all of them"
-                )
+                raise RuntimeError(f"op {op} has touches from its launch; give all of them there")
             self._touch(lane, op, [(kind, resource, cells, rid)], step)
 
     def token(self, rid: str, token: int, step: int) -> None:
         """Record a token that a client receives."""
-        self.mark("tokens", step=step, rids=quote(rid), tokens=str(token))
+        self.mark("tokens", step=step, rids=(rid,), tokens=(token,))
 
-    def mark(self, name: str, **attrs: Value) -> None:
+    def mark(self, name: str, **attrs: Any) -> None:
         """Record a moment: ``finish``, ``page alloc``, .., or one with a name of your own."""
         if self.is_on:
             self.marks.append(Mark(name, self.now(), attrs, self.here()[1]))
@@ -251,8 +245,7 @@ class Recorder:
     def in_order(self, clock: str) -> dict[str, list[Any]]:
         """Return the events in order, without edges to what never ran; a wall clock starts at 0."""
         slices = sorted(self.slices, key=lambda item: (item.start, item.end, item.id))
-        zero = slices[0].start if slices and clock == "wall" else 0
-        if zero:
+        if zero := (slices[0].start if slices and clock == "wall" else 0):
             slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
         ids = {item.id for item in slices}
         counters = sorted(self.counters, key=lambda item: (item.time, item.name))
@@ -313,7 +306,7 @@ class Phase(AbstractContextManager[int]):
         self.recorder.slice(self.item)
 
 
-# -- The file: JSON with one event a line, so that a diff can be read ------------------------------
+# -- The file: JSON with one event a line; the README of ``traces`` describes it -------------------
 
 MAY_LACK = {"step", "mode", "rids", "attrs", "resource", "at", "rid", "during"}  # fields
 
@@ -332,7 +325,14 @@ def to_json(header: dict[str, Any], events: dict[str, Any]) -> str:
 def line_of(event: Any) -> str:
     """Return an event as one line, without the fields that are at their default."""
     values = ((name, getattr(event, name)) for name in event.__slots__)
-    return json.dumps({name: value for name, value in values if value or name not in MAY_LACK})
+    given = {name: value for name, value in values if value or name not in MAY_LACK}
+    attrs = {name: to_value(value) for name, value in given.get("attrs", {}).items()}
+    return json.dumps({**given, "attrs": attrs} if attrs else given)
+
+
+def to_value(value: Any) -> Value:
+    """Return a value of a mark as it is in a file: of numbers or names a text, ``4 5 9``."""
+    return " ".join(quote(str(one)) for one in value) if isinstance(value, tuple) else value
 
 
 def to_text(cells: Cells) -> str:

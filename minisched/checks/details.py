@@ -14,7 +14,7 @@ from ..trace import Act, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_forward, is_host
 from ..trace.sides import one_side, sides
-from .history import Offence, moments, numbers
+from .history import Offence, moments
 from .laws import marks
 from .leaks import ROOT, TABLE, is_kv
 from .overlap import is_profiled
@@ -158,7 +158,7 @@ def _read_of_others(trace: Trace, ops: defaultdict[int, list[Act]], side: str) -
     """Yield reads of pages that another request holds when the step is committed."""
     holder, page_size = dict[int, str](), 1
     for mark, now in moments(trace):
-        of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
+        of, pages = mark.attrs, mark.attrs.get("pages", ())
         if mark.name == "kv pool":
             page_size = int(of.get("page_size", 1))
         elif mark.name == "page alloc":

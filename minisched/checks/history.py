@@ -232,11 +232,11 @@ def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
     token ends in the step that comes back next. The mark's ``during`` is its slice.
     """
     by_id = {item.id: item for item in trace.slices}
-    ahead: list[tuple[int, list[int], int]] = []  # the next commits, and the next results
-    commit, rows, back = 0, list[int](), 0
+    ahead: list[tuple[int, tuple[int, ...], int]] = []  # the next commits, and the next results
+    commit, rows, back = 0, tuple[int, ...](), 0
     for mark in reversed(trace.marks):
         if mark.name == "commit":
-            commit, rows = int(mark.attrs["step"]), numbers(mark.attrs["rows"])
+            commit, rows = int(mark.attrs["step"]), mark.attrs["rows"]
         elif mark.name == "tokens":
             back = int(mark.attrs["step"])
         ahead.append((commit, rows, back))
@@ -251,11 +251,6 @@ def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
         after = step if mark.name == "commit" else after
         phase, slices = (item.name, (item.id,)) if item else ("", ())
         yield mark, MarkMoment(mark.time, step or (item.step if item else 0), after, phase, slices)
-
-
-def numbers(text: object) -> list[int]:
-    """Return the whole numbers in a mark's text."""
-    return [int(word) for word in str(text).split() if word.isdecimal()]
 
 
 # -- In words: the actor of an act, and the memory -------------------------------------------------

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from ..core import Request, SamplingParams
 from ..devices.registry import open_device
@@ -204,10 +203,8 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
     for mark in marks:
         if mark.attrs.get("side") == "prefill":
             continue  # no client receives that token
-        rids, tokens = str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split()
-        for rid, token in zip(rids, tokens, strict=True):
-            step = int(mark.attrs["step"])
-            told.setdefault(unquote(rid), []).append(HeardToken(int(token), step, mark.time))
+        for rid, token in zip(mark.attrs["rids"], mark.attrs["tokens"], strict=True):
+            told.setdefault(rid, []).append(HeardToken(token, mark.attrs["step"], mark.time))
     return told
 
 
@@ -262,7 +259,7 @@ def find_bad_ends(trace: Trace) -> list[Offence]:
             if mark.name == "refused":
                 refused[rids[0]] += 1
             elif mark.name == "tokens":
-                rids = list(dict.fromkeys(map(unquote, str(mark.attrs["rids"]).split())))
+                rids = list(dict.fromkeys(mark.attrs["rids"]))
             for rid in rids if mark.name in ("finish", "tokens") else ():
                 lives = bisect_right(came[rid], now.time) - refused[rid]
                 is_over = len(ends[rid]) >= max(1, lives)
@@ -495,8 +492,8 @@ class Past:
             elif mark.name == "row alloc":
                 counts[rid] = matched[rid]
             elif mark.name == "page alloc" and rid:
-                for page in str(mark.attrs["pages"]).split():
-                    places[rid, int(page)].append((mark.time, counts[rid]))
+                for page in mark.attrs["pages"]:
+                    places[rid, page].append((mark.time, counts[rid]))
                     counts[rid] += 1
         return size, places
 

@@ -18,12 +18,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import unquote
 
 from ..trace import Mark, Trace
 from ..trace.cells import LARGEST, spans_of
 from ..trace.events import is_host, lane_words
-from .history import MarkMoment, Offence, heard, kept, numbers, order_of, plural
+from .history import MarkMoment, Offence, heard, kept, order_of, plural
 
 AT_ONCE = ("freed", "given", "used")  # kinds that no later event can repair
 
@@ -121,7 +120,7 @@ class Ledger:
 
     def hear(self, mark: Mark, now: MarkMoment) -> None:
         """Apply a mark."""
-        of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
+        of, pages = mark.attrs, mark.attrs.get("pages", ())
         match mark.name:
             case "admit":
                 self.admitted[str(of["rid"])] = int(of.get("extend_len", 0))
@@ -157,7 +156,7 @@ class Ledger:
                 for page in pages:
                     self._free(page, now)
             case "radix add":
-                self._cache(int(of["node"]), numbers(of["page_ids"]), now)
+                self._cache(int(of["node"]), of["page_ids"], now)
             case "block add":
                 self.has_blocks = True
                 for page in pages:
@@ -188,15 +187,14 @@ class Ledger:
                     lease.closed, lease.why = now, why
                     self.ending[lease] = None
             case "commit":
-                self.chunks[int(of["step"])] = numbers(of.get("chunks", ""))
-                self._commit(int(of["step"]), numbers(of["rows"]), now)
+                self.chunks[int(of["step"])] = of.get("chunks", ())
+                self._commit(int(of["step"]), of["rows"], now)
             case "future slots":
-                self._bind(int(of["step"]), numbers(of["slots"]), numbers(of["reads"]), now)
+                self._bind(int(of["step"]), of["slots"], of["reads"], now)
             case "stale output":
                 self.stale.add((str(of["rid"]), int(of["step"])))
             case "tokens":
-                rids = {unquote(rid) for rid in str(of["rids"]).split()}
-                self._deliver(int(of["step"]), rids, now)
+                self._deliver(int(of["step"]), {*of["rids"]}, now)
                 self.in_flight.pop(int(of["step"]), None)
             case "wait":
                 if (of.get("reason"), of.get("op")) == ("speculation", "forward"):

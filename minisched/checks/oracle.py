@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
-from urllib.parse import quote
 
 from ..core import FinishReason, Output, Request, SamplingParams, TokenLogprob
 from ..core.form import wrong_form
@@ -243,8 +242,8 @@ def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
         tokens, reason = tokens_alone(workload, req, truth), truth.finish_reason
         if req.finish_reason is FinishReason.ABORT or workload.has_failed(req):
             reason = req.finish_reason or reason
-        rids, said = " ".join([quote(req.name)] * len(tokens)), " ".join(map(str, tokens))
-        marks.append(Mark("tokens", 0, {"step": 0, "rids": rids, "tokens": said}))
+        told = {"step": 0, "rids": (req.name,) * len(tokens), "tokens": tuple(tokens)}
+        marks.append(Mark("tokens", 0, told))
         marks.append(
             Mark("finish", 0, {"rid": req.name, "reason": reason.value, "outputs": len(tokens)})
         )

@@ -274,7 +274,8 @@ def events_before(trace: Trace, rid: str, position: int) -> list[str]:
     for mark in trace.marks:
         if str(mark.attrs.get("rid", "")) == rid and mark.time <= end and mark.name in WORDS:
             known = defaultdict[str, Any](lambda: "?", mark.attrs)
-            known["pages"] = many(len(str(mark.attrs.get("pages", "")).split()), "page")
+            pages = mark.attrs.get("pages", 0)
+            known["pages"] = many(pages if isinstance(pages, int) else len(pages), "page")
             events.append((mark.time, WORDS[mark.name].format_map(known)))
     lines = [f"{milliseconds(time)}: {text}." for time, text in sorted(events)]
     return lines[-MOST_EVENTS:] or ["No event names this request."]

@@ -18,7 +18,7 @@ from ..policy.rules import Rules
 from ..trace import Trace
 from ..trace.cells import spans_of
 from ..trace.sides import one_side, sides
-from .history import MarkMoment, Offence, many, moments, numbers
+from .history import MarkMoment, Offence, many, moments
 from .leaks import is_kv
 
 
@@ -143,7 +143,7 @@ class Written:
         page_size = launched = 0
         added: dict[int, tuple[int, MarkMoment]] = {}  # as ``entered``, before the mark ``insert``
         for mark, now in self.marks:
-            of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
+            of, pages = mark.attrs, mark.attrs.get("pages", ())
             match mark.name:
                 case "kv pool":
                     page_size = int(of.get("page_size", 0))
@@ -155,7 +155,7 @@ class Written:
                         for memory in self.memories:
                             self.slots[memory, page].clear()
                 case "radix add":
-                    pages = numbers(of["page_ids"])
+                    pages = of["page_ids"]
                     step = launched if self.is_planned else 0
                     added |= dict.fromkeys(pages, (step, now))
                 case "block add":

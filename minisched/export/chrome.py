@@ -17,6 +17,7 @@ from typing import Any
 
 from ..trace import Trace
 from ..trace.events import is_host
+from ..trace.marks import in_file
 from .layout import lane_title, make_view
 from .units import counted
 
@@ -83,7 +84,7 @@ def to_chrome(trace: Trace) -> str:
                        "args": {of.unit or "number": of.value(counter.value)}})  # fmt: skip
     for mark in marks:
         events.append({"ph": "i", "s": "t", "name": mark.name, **place(EVENTS, mark.time),
-                       "args": mark.attrs})  # fmt: skip
+                       "args": in_file(mark)})  # fmt: skip
     about = {"loop": trace.loop, "device": trace.device, "model": trace.model, "clock": trace.clock}
     about |= {"dtype": trace.dtype} if trace.dtype else {}
     about |= {} if trace.apart is None else {"apart": str(trace.apart)}

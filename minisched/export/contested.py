@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from ..checks.history import Words, numbers, side_of
+from ..checks.history import Words, side_of
 from ..checks.identity import tokens_heard
 from ..trace import Mark, Trace
 from ..trace.cells import is_in
@@ -113,7 +113,8 @@ class Contested:
 
     def _named(self, mark: Mark) -> list[int]:
         """Return the pages or the row in a mark."""
-        return numbers(mark.attrs.get("row" if mark.name.startswith("row") else "pages", ""))
+        of = mark.attrs
+        return [of["row"]] if mark.name.startswith("row") else list(of.get("pages", ()))
 
     def _owners_of_page(self, page: int) -> Iterator[tuple[int, str]]:
         owner = {"page alloc": "", "page free": FREED, "page disown": CACHED}
@@ -128,7 +129,7 @@ class Contested:
 
     def _writers(self) -> Iterator[tuple[int, str]]:
         slots = {
-            mark.attrs["step"]: numbers(mark.attrs["slots"])
+            mark.attrs["step"]: mark.attrs["slots"]
             for mark in self.marks()
             if mark.name == "future slots"
         }

@@ -28,6 +28,7 @@ from ..checks.overlap import (
 )
 from ..loops.design import LoopSource, source_of
 from ..trace import Mark, Trace
+from ..trace.marks import in_file
 from ..trace.sides import one_side
 from .answer import FIRST, families, first_runs, opening, picture, verdict
 from .layout import lane_title, make_view
@@ -190,7 +191,7 @@ def run_data(trace: Trace) -> dict[str, Any]:
             for arrow in view.arrows
         ],
         "marks": [
-            {"time": mark.time, "name": mark.name, "attrs": mark.attrs}
+            {"time": mark.time, "name": mark.name, "attrs": in_file(mark)}
             for mark in trace.marks
             if mark.name in FLAGS
         ],

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ..loops.design import LOOPS
 from ..trace import Slice, Trace
+from ..trace.marks import in_file
 from .layout import settled
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene
 from .units import ms
@@ -99,7 +100,7 @@ def way_of(trace: Trace) -> TokenWay:
                  if mark.name == name and mark.attrs.get("step") == step)  # fmt: skip
         if (mark := next(marks, None)) is None:
             raise NothingToShow(f"{trace.loop}: no {name} was marked at step {step}.")
-        first = {name: str(value).partition(" ")[0] for name, value in mark.attrs.items()}
+        first = {name: str(value).partition(" ")[0] for name, value in in_file(mark).items()}
         cell, promised = words.format_map(first), mark.time
     if relay in ("prev_sampled", "request_state", "chain", "fill_device"):
         promised = one["launch", this.step].start  # with the step's own output

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from ..trace import Trace
 from ..trace.events import is_forward, is_host
+from ..trace.marks import in_file
 from .layout import View
 from .looks import LOOKS
 from .puml_style import OLD, Actor, Code, Told, creole, sequence
@@ -103,7 +104,7 @@ def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
     for mark in trace.marks:
         fields: dict[str, Field] = {
             name: value if isinstance(value, int) else str(value)
-            for name, value in mark.attrs.items()
+            for name, value in in_file(mark).items()
         }
         found.append(StoryEvent(f"mark {mark.name}", mark.time, mark.time, "", fields))
         brought.setdefault(fields.get("step", 0), {}).update(fields)

@@ -225,7 +225,7 @@ class History(Feature):
             if accepted := tokens[:-1] if req.error else tokens:
                 self.recorder.mark(
                     "grammar accept", step=batch.step, rid=req.rid,
-                    tokens=" ".join(map(str, accepted)), terminated=grammar.is_terminated,
+                    tokens=tuple(accepted), terminated=grammar.is_terminated,
                 )  # fmt: skip
 
 
@@ -287,6 +287,5 @@ def vocab_masks(
 
 def mark_masks(recorder: Recorder, step: int, rid: str, masks: Sequence[bytes]) -> None:
     """Mark how many tokens a row's grammar allows, at each place that it samples."""
-    counts = (int.from_bytes(mask, "little").bit_count() for mask in masks)
-    if allowed := " ".join(map(str, counts)):
+    if allowed := tuple(int.from_bytes(mask, "little").bit_count() for mask in masks):
         recorder.mark("grammar mask", step=step, rid=rid, allowed=allowed)

@@ -183,4 +183,4 @@ class BlockPool:
     def _mark(self, name: str, blocks: Sequence[Block], delta: int | None = None) -> None:
         if self.recorder.is_on and blocks:
             more = {} if delta is None else {"delta": delta}
-            self.recorder.mark(name, pages=" ".join(str(block.page) for block in blocks), **more)
+            self.recorder.mark(name, pages=tuple(block.page for block in blocks), **more)

@@ -80,7 +80,7 @@ class PageAllocator:
     def _mark(self, name: str, pages: Sequence[int], lease: Lease | None = None) -> None:
         if self.recorder.is_on and pages:
             owner: dict[str, Value] = {"rid": lease.rid, "row": lease.row} if lease else {}
-            self.recorder.mark(name, **owner, pages=" ".join(map(str, pages)))
+            self.recorder.mark(name, **owner, pages=tuple(pages))
 
 
 # -- Leases on both --------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ class RadixCache:
             if self.recorder.is_on:
                 self.recorder.mark(
                     "radix add", node=node.id, parent=parent.id, pages=node.num_pages,
-                    tokens=node.beginning, page_ids=" ".join(map(str, node.pages)),
+                    tokens=node.beginning, page_ids=tuple(node.pages),
                 )  # fmt: skip
         return Insertion(node, num_cached)
 

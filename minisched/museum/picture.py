@@ -132,8 +132,7 @@ def deeds(trace: Trace) -> Iterator[Deed]:
     ends = {item.step: item for item in trace.slices if item.name == "process"}
     for mark in trace.marks:
         if mark.name == "tokens" and (ran := ends.get(int(mark.attrs["step"]))):
-            heard = (str(mark.attrs[name]).split() for name in ("rids", "tokens"))
-            for rid, token in zip(*heard, strict=True):
+            for rid, token in zip(mark.attrs["rids"], mark.attrs["tokens"], strict=True):
                 yield ran.start, ran.label, f"{rid} receives {token}"
 
 

@@ -227,7 +227,7 @@ class WaitingQueue:
         if self.policy.sorts(len(self)):
             self.waiting = OrderedDict.fromkeys(self.policy.sort(list(self.waiting)))
             if self.policy.name in CACHE_AWARE:
-                rids = " ".join(req.rid for req in [*self.waiting][:20])
+                rids = tuple(req.rid for req in [*self.waiting][:20])
                 self.recorder.mark("queue order", policy=self.policy.name, rids=rids)
         self.policy.refresh(self.waiting)
         num_added = self.num_added

@@ -48,7 +48,7 @@ class FutureMap(Relay):
     def record(self, batch: ScheduleBatch, ids: list[int], future_slots: list[int]) -> None:
         """Mark the future slots of a step's own tokens, and those that it will read."""
         if self.recorder.is_on:
-            slots, reads = " ".join(map(str, future_slots)), " ".join(str(-i) for i in ids if i < 0)
+            slots, reads = tuple(future_slots), tuple(-token for token in ids if token < 0)
             self.recorder.mark("future slots", step=batch.step, slots=slots, reads=reads)
 
 

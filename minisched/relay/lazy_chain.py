@@ -63,6 +63,6 @@ class LazyChain(Relay):
     def record(self, batch: ScheduleBatch, previous: ScheduleBatch | None, ids: list[int]) -> None:
         """Mark the source of a step's array (a step, 0 for none), and the places in it, from 1."""
         if self.recorder.is_on:
-            places = " ".join(str(-token) for token in ids if token < 0)
+            places = tuple(-token for token in ids if token < 0)
             source = previous.step if previous else 0
             self.recorder.mark("lazy tokens", step=batch.step, source=source, places=places)

@@ -68,7 +68,7 @@ class PlaceholderFill(Relay):
             ids[at] = PLACEHOLDER_TOKEN - row
         if self.recorder.is_on:  # rows of the last step by row, -1 for a known token
             sources = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
-            rows = " ".join(str(sources.get(row, -1)) for row in range(len(batch.reqs)))
+            rows = tuple(sources.get(row, -1) for row in range(len(batch.reqs)))
             self.recorder.mark("placeholder fill", step=batch.step, rows=rows)
         self.last_sequence_ids = batch.rids
         return ids, list(range(len(batch.reqs)))

@@ -81,7 +81,7 @@ class PrevSampled(Relay):
         self.plans.append(self._plan(targets, sources))  # last, because it may raise: no memory
         self.recorder.mark(
             "prev sampled", step=batch.step, path=self.plans[-1].path, new=len(ids) - len(targets),
-            targets=" ".join(map(str, targets)), sources=" ".join(map(str, sources)),
+            targets=tuple(targets), sources=tuple(sources),
         )  # fmt: skip
         return ids, []
 

@@ -169,5 +169,5 @@ class RequestState(Relay):
                 "starts": batch.starts,
                 "sent": self.num_sent,
             }
-            texts = {name: " ".join(map(str, values)) for name, values in columns.items()}
-            self.recorder.mark("request state", step=batch.step, **texts)
+            marked = {name: tuple(values) for name, values in columns.items()}
+            self.recorder.mark("request state", step=batch.step, **marked)

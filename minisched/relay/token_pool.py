@@ -113,5 +113,5 @@ class TokenPool(Relay):
                 "ends": [row.end for row in batch.rows],
                 "writes": [row.end if row.deliver else -1 for row in batch.rows],
             }
-            texts = {name: " ".join(map(str, values)) for name, values in columns.items()}
-            self.recorder.mark("token pool", step=batch.step, **texts)
+            marked = {name: tuple(values) for name, values in columns.items()}
+            self.recorder.mark("token pool", step=batch.step, **marked)

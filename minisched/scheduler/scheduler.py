@@ -217,9 +217,9 @@ class Scheduler:
             self._add_prompts(batch, prompts, bool(decodes))
         self.add_decodes(batch, decodes)
         if self.recorder.is_on:  # rows of the table, and the row of a prompt in chunks
-            rows, chunked = [str(lease.row) for lease in batch.leases], batch.chunked_req
-            more = {"chunks": rows[batch.reqs.index(chunked)]} if chunked else {}
-            self.recorder.mark("commit", step=step, rows=" ".join(rows), **more)
+            rows, chunked = tuple(lease.row for lease in batch.leases), batch.chunked_req
+            more = {"chunks": (rows[batch.reqs.index(chunked)],)} if chunked else {}
+            self.recorder.mark("commit", step=step, rows=rows, **more)
         for feature in batch.features:
             feature.on_commit(batch)
         if self.on_commit is not None:

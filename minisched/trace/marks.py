@@ -1,4 +1,7 @@
-"""The required attributes of marks with known names, on which each reader of a file relies.
+"""The attributes of marks with known names: their types, and their form in a file.
+
+In memory, numbers and names are tuples. They are texts only in a file: ``to_value`` of
+``record.py`` writes them, and ``parse`` reads them.
 
 The README of the folder ``traces`` has the same table. Names that are not in it are free, and so
 are more attributes than those.
@@ -8,14 +11,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote
 
-from ..record import Mark, Slice, Value
+from ..record import Mark, Slice, Value, to_value
 
-TEXT, NUMBER, NUMBERS, SIGNED = "text", "number", "numbers", "signed numbers"
+TEXT, TEXTS, NUMBER, NUMBERS, SIGNED = "text", "texts", "number", "numbers", "signed numbers"
 POSITIVE, REASON, DELTA = "positive", "reason", "delta"
 KINDS: dict[str, tuple[type, str, str]] = {  # type, pattern, and the words for both
     TEXT: (str, "", "a text"),
+    TEXTS: (str, "", "a text of names, as in 'a b'"),
     NUMBER: (int, "", "a whole number"),
     NUMBERS: (str, r"[0-9 ]*", "a text of whole numbers, as in '4 5 9'"),
     SIGNED: (str, r"(-?[0-9]+( +|$))*", "a text of whole numbers, as in '-1 0 2'"),
@@ -45,7 +51,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "radix lock": {"node": NUMBER, "delta": DELTA},
     "commit": {"step": NUMBER, "rows": NUMBERS, "chunks*": NUMBERS},
     "future slots": {"step": NUMBER, "slots": NUMBERS, "reads": NUMBERS},
-    "tokens": {"step": NUMBER, "rids": TEXT, "tokens": NUMBERS},
+    "tokens": {"step": NUMBER, "rids": TEXTS, "tokens": NUMBERS},
     "stale output": {"step": NUMBER, "rid": TEXT},
     "finish": {"rid": TEXT, "reason": REASON, "outputs*": NUMBER},
     "refused": {"rid": TEXT},
@@ -62,13 +68,42 @@ KNOWN: dict[str, dict[str, str]] = {
     "admit": {"rid": TEXT, "extend_len*": NUMBER},
     "match": {"rid": TEXT, "prompt_len*": NUMBER},
     "verified": {"drafts": NUMBER, "accepted": NUMBER},
+    "queue order": {"rids*": TEXTS},
+    "prev sampled": {"targets*": NUMBERS, "sources*": NUMBERS},
+    "token pool": {"rows*": NUMBERS, "uploads*": SIGNED, "starts*": NUMBERS, "ends*": SIGNED,
+                   "writes*": SIGNED},
+    "request state": {"slots*": NUMBERS, "starts*": NUMBERS, "sent*": NUMBERS},
+    "grammar mask": {"allowed*": NUMBERS},
+    "grammar accept": {"tokens*": NUMBERS},
 }  # fmt: skip
 """Attributes by mark, each with its kind; an attribute with a star may be left out."""
 COMMON = {"side*": TEXT}  # of a mark of any name
+PARSERS: dict[str, Callable[[str], tuple[Any, ...]]] = {
+    NUMBERS: lambda text: tuple(map(int, text.split())),
+    SIGNED: lambda text: tuple(map(int, text.split())),
+    TEXTS: lambda text: tuple(map(unquote, text.split())),
+}
+PARSED = {  # by mark: each attribute that is a text in a file, and its parser
+    mark: [(it.removesuffix("*"), PARSERS[kind]) for it, kind in attrs.items() if kind in PARSERS]
+    for mark, attrs in KNOWN.items()
+}
 
 
 class BadMark(ValueError):
     """A damaged mark; the message begins with its place: ``marks[17], a 'finish', ...``."""
+
+
+def in_file(mark: Mark) -> dict[str, Value]:
+    """Return the attributes of a mark as a file has them."""
+    return {name: to_value(value) for name, value in mark.attrs.items()}
+
+
+def parse(marks: Iterable[Mark]) -> None:
+    """Read the texts of marks that a file contains, after ``check_events``."""
+    for mark in marks:
+        for name, read in PARSED.get(mark.name, ()):
+            if name in mark.attrs:
+                mark.attrs[name] = read(mark.attrs[name])
 
 
 def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
@@ -86,7 +121,8 @@ def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
     for index, mark in enumerate(marks):
         wrong = _wrong_value(mark.attrs, {**COMMON, **KNOWN.get(mark.name, {})})
         if mark.name == "tokens" and not wrong:
-            rids, tokens = (len(str(mark.attrs[name]).split()) for name in ("rids", "tokens"))
+            texts = in_file(mark)
+            rids, tokens = (len(str(texts[name]).split()) for name in ("rids", "tokens"))
             wrong = "" if rids == tokens else f"has {rids} rids, but {tokens} tokens"
         side = mark.attrs.get("side", "") if not wrong else ""
         time, before = newest.get(side, (mark.time, index))
@@ -98,7 +134,7 @@ def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
         newest[side] = mark.time, index
 
 
-def _wrong_value(attrs: dict[str, Value], known: dict[str, str]) -> str:
+def _wrong_value(attrs: dict[str, Any], known: dict[str, str]) -> str:
     """Return the problem of attributes, some of which are ``known``; empty: there is none."""
     for starred, kind in known.items():
         name, (wanted, pattern, what) = starred.removesuffix("*"), KINDS[kind]
@@ -106,12 +142,12 @@ def _wrong_value(attrs: dict[str, Value], known: dict[str, str]) -> str:
             if name == starred:
                 return f"lacks {name!r}"
             continue
-        value = attrs[name]
+        value = to_value(attrs[name])
         text = str(value) if pattern else ""
         is_long = len(text) > MOST_DIGITS and max(map(len, text.split())) > MOST_DIGITS
         if type(value) is not wanted or is_long or not re.fullmatch(pattern or "", text):
             return f"has {name} = {json.dumps(value)[:60]}, but it must be {what}"
     for name, value in attrs.items():
-        if type(value) not in SCALARS:
+        if type(to_value(value)) not in SCALARS:
             return f"has {name} = {json.dumps(value)[:60]}, but it must be a number or a text"
     return ""

@@ -30,7 +30,7 @@ from ..record import FORMAT, MAY_LACK, VERSION
 from . import Act, Counter, Edge, Mark, Slice, Trace
 from .cells import spans_of
 from .files import UNPACKED_MIB, read_text, write_whole
-from .marks import BadMark, check_events
+from .marks import BadMark, check_events, parse
 
 CLOCKS = ("virtual", "wall")
 EDGES = ("launch", "copy", "result", "token", "upload", "recv", "transfer")
@@ -45,6 +45,7 @@ EVENTS: dict[str, Any] = {  # by the name of their list, in the order of the fil
 }
 TYPES: dict[str, type] = {  # the JSON type of a field, by its annotation
     "str": str, "int": int, "tuple[str, ...]": list, "dict[str, Value]": dict,
+    "dict[str, Any]": dict,
 }  # fmt: skip
 COLUMNS = {  # by kind of event: each field's name, whether it is required, and its JSON type
     kind: tuple(
@@ -157,6 +158,7 @@ def _trace(data: dict[str, Any]) -> Trace:
         if edge.src not in ids or edge.dst not in ids:
             raise NotATrace(f"edge {edge.src} to {edge.dst} names a slice that is not there")
     check_events(events["slices"], events["marks"])
+    parse(events["marks"])
     events["marks"] = tuple(sorted(events["marks"], key=attrgetter("time")))
     check_program(events["program"])
     return Trace(**header, **events)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..record import Act, Cells, Recorder, Slice, Value
+from ..record import Act, Cells, Recorder, Slice
 
 SHARED = ("kv transfer", "value")  # lanes and resources that belong to no side
 
@@ -48,7 +48,7 @@ class SideRecorder(Recorder):
         """Set the lane that acts for this side, and its slice."""
         self.place = lane, op
 
-    def mark(self, name: str, **attrs: Value) -> None:
+    def mark(self, name: str, **attrs: Any) -> None:
         """Record a moment of this side."""
         super().mark(name, side=self.side, **attrs)
 

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import quote
 
 from ..core import Lease, Outputs, Request, Row, ScheduleBatch
 from ..devices.base import Array, Device, Label, Op, OrNone
@@ -385,8 +384,7 @@ class Recording:
         said = zip(outputs.rids, outputs.tokens, strict=True)
         heard = [(rid, token) for rid, token in said if token is not None]
         if step or heard:
-            rids = " ".join(quote(rid) for rid, _ in heard)
-            tokens = " ".join(str(token) for _, token in heard)
+            rids, tokens = tuple(rid for rid, _ in heard), tuple(token for _, token in heard)
             recorder.mark("tokens", step=step, rids=rids, tokens=tokens)
 
     def delivered(self, outputs: Outputs, process: int) -> None:

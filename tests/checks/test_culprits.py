@@ -161,7 +161,7 @@ def test_who_ended_twice_or_heard_a_token_behind_the_end_is_told(trace: Trace) -
     [found] = find_bad_ends(replace(trace, marks=(*trace.marks, replace(end, time=trace.end))))
     assert found.kind == "ends" and ("process", 2) in phases(trace, found)
     assert str(found).startswith("r1 ended twice: (stop) in step 2 (process, ")
-    behind = Mark("tokens", trace.end, {"step": 9, "rids": "r1", "tokens": "5"})
+    behind = Mark("tokens", trace.end, {"step": 9, "rids": ("r1",), "tokens": (5,)})
     [found] = find_bad_ends(replace(trace, marks=(*trace.marks, behind)))
     assert "r1 received a token of step 9" in str(found) and "ended (stop) in step 2" in str(found)
 
@@ -221,10 +221,10 @@ def test_two_traces_are_compared_without_the_engine() -> None:
     )
     assert differences(serial, other) == []
     at, mark = [item for item in enumerate(other.marks) if item[1].name == "tokens"][2]
-    wrong = replace(mark, attrs={**mark.attrs, "tokens": "999"})
+    wrong = replace(mark, attrs={**mark.attrs, "tokens": (999,)})
     changed = replace(other, marks=(*other.marks[:at], wrong, *other.marks[at + 1 :]))
     [found] = differences(serial, changed)
-    assert found == Difference("overlap", "a", 2, int(mark.attrs["tokens"]), 999)
+    assert found == Difference("overlap", "a", 2, mark.attrs["tokens"][0], 999)
     cut = replace(other, marks=tuple(item for item in other.marks if item.time < mark.time))
     assert [item.got for item in differences(serial, cut)] == [None]
     gave_up = Mark("finish", mark.time, {"rid": "a", "reason": "abort"})

@@ -108,7 +108,7 @@ def words(mark: Mark, *names: str) -> tuple[str, ...]:
 
 
 def numbers(mark: Mark, name: str) -> list[int]:
-    return [int(word) for word in str(mark.attrs[name]).split()]
+    return list(mark.attrs[name])
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_of_pages_too_many_to_be_told_apart_the_rows_are_shown() -> None:
 def schedule_policy(trace: Trace, forms: Forms, _: Engine) -> None:
     story = [m for m in marks(trace, "queue order", "admit") if m.attrs.get("rids", "x")]
     starts = [at for at, mark in enumerate(story) if mark.name == "queue order"]
-    orders = [str(story[at].attrs["rids"]).split() for at in starts]
+    orders = [list(story[at].attrs["rids"]) for at in starts]
     if len(orders) > 10:
         return
     for at, (start, end) in enumerate(pairwise([*starts, len(story)])):
@@ -297,8 +297,9 @@ def test_a_token_whose_slot_was_reused_too_early_is_seen(reader: str, lost: int)
         for at, name in enumerate(("forward", "sample"))
     )  # fmt: skip
     told = [Mark("future map", 0, {"limit": 1, "size": 2})]
-    for step, reads in enumerate(("", "", "1"), 1):
-        told.append(Mark("future slots", 10 * step, {"step": step, "slots": "1", "reads": reads}))
+    none: tuple[int, ...] = ()
+    for step, reads in enumerate((none, none, (1,)), 1):
+        told.append(Mark("future slots", 10 * step, {"step": step, "slots": (1,), "reads": reads}))
     counters = (Count("future slots", 10, 0),)
     trace = Trace("overlap", "sim", "hash", "virtual", slices, (), counters, tuple(told))
     forms = forms_of("future_map", trace)
@@ -361,7 +362,7 @@ def prev_sampled(trace: Trace, forms: Forms, _: Engine) -> None:
     table = table.partition("full H2D: ")[0]
     steps = {int(shape["data-step"]) for shape in forms.picture.shapes("rect", step="*")}
     told = [mark for mark in marks(trace, "prev sampled") if mark.attrs["step"] in steps]
-    sources = Counter(place for mark in told for place in str(mark.attrs["sources"]).split())
+    sources = Counter(str(place) for mark in told for place in mark.attrs["sources"])
     assert Counter(re.findall(r"<(\d+)", table)) == sources
     assert len(forms.picture.shapes("line", kind="arrow token", step="*")) == sources.total()
 
@@ -378,7 +379,7 @@ def request_state(trace: Trace, forms: Forms, _: Engine) -> None:
     for cell in cells:
         assert ran[int(cell["data-step"])][int(cell["data-place"])] == cell["data-rid"]
     told = [mark for mark in marks(trace, "request state") if mark.attrs["step"] in steps]
-    sent = [int(count) for mark in told for count in str(mark.attrs["sent"]).split()]
+    sent = [count for mark in told for count in mark.attrs["sent"]]
     assert f"{sum(sent)} come from the host" in forms.words
 
 
@@ -407,7 +408,10 @@ def generation_batch_result(trace: Trace, forms: Forms, _: Engine) -> None:
 def grammar_manager(trace: Trace, forms: Forms, _: Engine) -> None:
     if "the first" in forms.picture.words:
         return
-    masks = [words(mark, "rid", "step", "allowed") for mark in marks(trace, "grammar mask")]
+    masks = [
+        (*words(mark, "rid", "step"), " ".join(map(str, mark.attrs["allowed"])))
+        for mark in marks(trace, "grammar mask")
+    ]
     assert forms.picture.count("rid", "step", "allowed", tag="rect") == Counter(masks)
     ended = [mark for mark in marks(trace, "grammar accept") if mark.attrs["terminated"]]
     ends = Counter(words(mark, "rid", "step") for mark in ended)

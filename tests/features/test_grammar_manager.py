@@ -53,7 +53,7 @@ def marks_of(trace: Trace, name: str) -> dict[str, list[Mark]]:
 
 def numbers(marks: list[Mark], name: str) -> list[int]:
     """The numbers in their texts, one after the other."""
-    return [int(part) for mark in marks for part in str(mark.attrs[name]).split()]
+    return [number for mark in marks for number in mark.attrs[name]]
 
 
 # -- grammar_manager: who gets a grammar, and what it makes of the request -------------------------

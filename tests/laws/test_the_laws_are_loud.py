@@ -289,6 +289,7 @@ def test_what_nobody_has_sent_and_what_comes_behind_the_end_is_found() -> None:
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 WRONG: dict[str, list[Any]] = {
     "text": [3, None, True, ["a"], {}],
+    "texts": [3, None, True, ["a"], {}],
     "number": ["3", None, True, 3.0, float("nan"), [3]],
     "numbers": [3, None, "4 x", "-1", "4,5", "9" * 5000],
     "signed numbers": [3, None, "1-2", "x", "-"],
@@ -296,8 +297,8 @@ WRONG: dict[str, list[Any]] = {
     "delta": [0, 2, "1", None],
     "reason": ["", "done", 3, None],
 }
-GOOD: dict[str, Any] = {"text": "a", "number": 1, "numbers": "1", "signed numbers": "-1",
-    "positive": 1, "delta": -1, "reason": "stop",
+GOOD: dict[str, Any] = {"text": "a", "texts": "a", "number": 1, "numbers": "1",
+    "signed numbers": "-1", "positive": 1, "delta": -1, "reason": "stop",
 }  # fmt: skip
 HEADER: dict[str, Any] = {
     **{"format": native.FORMAT, "version": native.VERSION},

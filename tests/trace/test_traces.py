@@ -74,8 +74,8 @@ def test_what_holds_of_every_program(workload: Workload, which: Any, rule: str) 
             assert act.at and (act.op == running.get(act.lane, 0) or is_host(act.lane))
     frees = [(act.resource.removeprefix("stage 0 "), act.at)
              for act in trace.program if act.kind == "release"]  # fmt: skip
-    pages = [int(page) for mark in trace.marks if mark.name == "page free"
-             for page in str(mark.attrs["pages"]).split()]  # fmt: skip
+    freed = (mark.attrs["pages"] for mark in trace.marks if mark.name == "page free")
+    pages = [page for some in freed for page in some]
     slots = Counter(cell for resource, at in frees if resource == "kv" for cell in cells_in(at))
     assert slots == Counter(slots_of(pages, workload.config.page_size))
 

@@ -48,14 +48,13 @@ def word(mark: Mark, name: str) -> str:
 
 
 def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
-    """Return the whole numbers in a text from a mark's attributes, each at least ``least``."""
-    try:
-        found = [int(part) for part in word(mark, name).split()]
-    except ValueError:
-        found = [least - 1]
+    """Return whole numbers from a mark's attributes, each at least ``least``."""
+    found = mark.attrs.get(name)
+    if not isinstance(found, tuple) or not all(isinstance(one, int) for one in found):
+        raise lacking(mark, f"{name} as whole numbers")
     if min(found, default=least) < least:
         raise lacking(mark, f"{name} as whole numbers")
-    return found
+    return list(found)
 
 
 def lacking(mark: Mark, what: str) -> NothingToShow:

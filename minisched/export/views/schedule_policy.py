@@ -42,7 +42,7 @@ def scene(trace: Trace) -> Scene:
     orders, prompts = list[QueueOrder](), dict[str, list[int]]()
     for mark in named(trace, "queue order", "admit"):
         if mark.name == "queue order":
-            orders.append(QueueOrder(f"{ms(mark.time)} ms", word(mark, "rids").split()))
+            orders.append(QueueOrder(f"{ms(mark.time)} ms", list(mark.attrs["rids"])))
             continue
         rid = word(mark, "rid")
         # a request that gets one more chunk is in no queue, or was admitted from it

@@ -12,7 +12,7 @@ from ...checks.overlap import forwards
 from ...devices.base import Array, Buffer
 from ...export.offence import offence_scene
 from ...export.scene_svg import to_svg
-from ...export.views.marks import named, number, word
+from ...export.views.marks import named, number, numbers
 from ...loops.run import Run
 from ...museum.blame import of_identity
 from ...museum.exhibit import case
@@ -43,9 +43,9 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
     rows = []
     for mark in named(run.trace, "future slots")[:steps]:
         step = number(mark, "step")
-        reads = [f"-{slot}" for slot in word(mark, "reads").split()]
+        reads = [f"-{slot}" for slot in numbers(mark, "reads")]
         sent = joined(reads) if reads else "the tokens of the prompts"
-        slots = joined(word(mark, "slots").split())
+        slots = joined([*map(str, numbers(mark, "slots"))])
         rows.append((str(step), joined(list(ran[step].rids)), sent, f"slots {slots}"))
     return Table(("step", "requests", "the host sends", "leaves its tokens in"), tuple(rows))
 
