@@ -423,6 +423,7 @@ def kept_draws() -> Iterator[tuple[dict[str, int], tuple[Mutation, ...]]]:
     page, survivors = tomllib.loads((HERE / SURVIVORS).read_text("utf-8")), read(SURVIVORS)
     for name, prefix in (
         ("draw", "survivor "), ("later", "later survivor "), ("third", "third survivor "),
+        ("fourth", "fourth survivor "),
     ):  # fmt: skip
         yield page[name], tuple(item for item in survivors if item.name.startswith(prefix))
 
