@@ -164,7 +164,7 @@ def test_a_file_can_be_dropped_and_steps_can_be_named(page: Page, tmp_path: Path
     }"""
     page.evaluate(drop, ["serial.json", data])
     assert "Unknown" in said(page)[1]["lines"][0]
-    page.locator("summary").click()
+    page.locator("#asked summary").click()
     page.fill("#step", "launch")
     page.get_by_role("button", name="Check it again").click()
     assert "Serial" in said(page)[1]["lines"][0]
