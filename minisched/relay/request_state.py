@@ -72,21 +72,20 @@ class RequestState(Relay):
         """Replace every id by minus the first cell of its slot, plus its place in the row."""
         self.num_sent = [len(row.ids) if self.is_prefill(row) else 0 for row in batch.rows]
         prefills = self.prefills(batch)
-        self.num_bound += 1
+        inputs = self.xp.asarrays(
+            [row.lease.row for row in batch.rows for _ in row.ids],
+            [row.lease.row for row in batch.rows],
+            [len(row.ids) for row in batch.rows],
+            [row.lease.row for row in prefills],
+            [row.start for row in prefills],
+            [self.cell(row, row.end) for row in prefills],
+            [self.cell(row, at) for row in prefills for at in range(row.start, row.end)],
+            [token for row in prefills for token in row.ids if token is not None],
+        )
+        self.num_bound += 1  # not if there was no memory: such a step has no turn in resolve_future
         buffer = self.num_bound % len(self.uva_buffers)
         self.recorder.touch("write", "uva buffer", [buffer])
-        self.uva_buffers[buffer] = StepInputs(
-            *self.xp.asarrays(
-                [row.lease.row for row in batch.rows for _ in row.ids],
-                [row.lease.row for row in batch.rows],
-                [len(row.ids) for row in batch.rows],
-                [row.lease.row for row in prefills],
-                [row.start for row in prefills],
-                [self.cell(row, row.end) for row in prefills],
-                [self.cell(row, at) for row in prefills for at in range(row.start, row.end)],
-                [token for row in prefills for token in row.ids if token is not None],
-            )
-        )
+        self.uva_buffers[buffer] = StepInputs(*inputs)
         self.record(batch)
         for row in batch.rows:
             if row.deliver:
