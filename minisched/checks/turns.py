@@ -58,7 +58,7 @@ class LoopTurns:
         self.masked: Step | None = None  # the last step with a built mask
         self.launches_samples = False
         self.listen_to_decisions()
-        if LOOPS[loop].source is None:
+        if LOOPS[loop].run.__module__.startswith("minisched.loops."):
             self.listen_to_waits()
 
     def end(self, engine: Engine) -> None:
