@@ -67,15 +67,21 @@ class TwoBatchWorker(Worker[Step]):
 
     model: LayeredModel
     min_tokens = 0  # of a step that is split
+    shipped: Sequence[Half] = ()  # of the newest step; it may find no memory for them
 
     def open_streams(self) -> None:
         """Open one more stream, for the all-to-alls."""
         super().open_streams()
         self.comm_stream = self.device.stream(ALL_TO_ALL)
 
+    def ship(self, step: Step) -> None:
+        """Bring the flat batch to the device, and both halves of it."""
+        super().ship(step)
+        self.shipped = self.halves(step)
+
     def launch_forward(self, step: Step) -> None:
         """Queue the layers of the whole batch, then the stages of both halves in turn."""
-        if not (halves := self.halves(step)):
+        if not (halves := self.shipped):
             return super().launch_forward(step)
         whole = self.queue(
             step, "forward", self.begin, step.inputs, step.previous, step.edges,

@@ -47,6 +47,14 @@ def word(mark: Mark, name: str) -> str:
     raise lacking(mark, f"{name} as a text")
 
 
+def words(mark: Mark, name: str) -> list[str]:
+    """Return texts from a mark's attributes."""
+    found = mark.attrs.get(name)
+    if not isinstance(found, tuple) or not all(isinstance(one, str) for one in found):
+        raise lacking(mark, f"{name} as texts")
+    return list(found)
+
+
 def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
     """Return whole numbers from a mark's attributes, each at least ``least``."""
     found = mark.attrs.get(name)

@@ -9,7 +9,7 @@ from ...checks.history import many
 from ...trace import Trace
 from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
 from ..units import ms
-from .marks import named, needed, number, ordinal, short_end, word
+from .marks import named, needed, number, ordinal, short_end, word, words
 
 MOST_ROUNDS, MOST_REQUESTS, MOST_NAMES = 10, 20, 3
 LEGEND = {
@@ -42,7 +42,7 @@ def scene(trace: Trace) -> Scene:
     orders, prompts = list[QueueOrder](), dict[str, list[int]]()
     for mark in named(trace, "queue order", "admit"):
         if mark.name == "queue order":
-            orders.append(QueueOrder(f"{ms(mark.time)} ms", list(mark.attrs["rids"])))
+            orders.append(QueueOrder(f"{ms(mark.time)} ms", words(mark, "rids")))
             continue
         rid = word(mark, "rid")
         # a request that gets one more chunk is in no queue, or was admitted from it
