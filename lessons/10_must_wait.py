@@ -10,7 +10,7 @@
 #     name: python3
 #   minisched:
 #     title: Where overlap must wait
-#     topics: [grammar_manager, generation_batch_result, trtllm_overlap]
+#     topics: [grammar_manager, generation_batch_result, trtllm_overlap, beam_search]
 #     extras: [lessons]
 #     minutes: 30
 # ---
@@ -220,6 +220,8 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 # - TensorRT-LLM launches the sampling of *every* step by itself, after the last tokens have arrived, so
 #   its grammars need no case of their own: `minisched view trtllm_overlap`, and
 #   [its place among the designs](site/docs/designs.md).
+# - A beam search need not wait: the device itself chooses the next beams (`minisched view beam_search`,
+#   and [rows that fork](site/docs/designs.md)).
 # - vLLM made sampling a call of its own for this
 #   ([#26866](https://github.com/vllm-project/vllm/pull/26866)). Penalties that read -1 as a token were
 #   a bug ([#27878](https://github.com/vllm-project/vllm/issues/27878), cured in

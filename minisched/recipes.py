@@ -193,6 +193,11 @@ RECIPES = {
         ),
         {"a": r"(yes|no), [a-z]{2}[.]", "b": "[0-9]+"},
     ),
+    # two requests of three beams each; both prompts begin with the same page
+    "beam_search": recipe(
+        "overlap", "a: 10-17 -> 7; b at 20: 10-13 30-33 -> 6",
+        page_size=4, max_running_requests=2, kv_tokens=64, beam_width=3,
+    ),
     # three that decode and one that comes later (d): its prompt has no hits, and breaks theirs.
     # Rows move up at each end: a at its length, b at a stop token (its sixth). An end
     # leaves a surplus row, but not b's: the step in flight is d's prompt

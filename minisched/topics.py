@@ -19,6 +19,7 @@ TOPICS = {  # topic -> its code, a module in minisched/
     "request_state": "relay/request_state",
     "generation_batch_result": "worker/worker",
     "grammar_manager": "features/history",
+    "beam_search": "features/beam_search",
     "serial": "loops/serial",
     "overlap": "loops/overlap",
     "overlap_thread": "loops/overlap_thread",

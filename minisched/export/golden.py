@@ -94,7 +94,7 @@ FILES: dict[str, Callable[[], str]] = {  # by path
 }
 OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
-    "token_pool", "placeholder_fill", "prev_sampled", "request_state",
+    "token_pool", "placeholder_fill", "prev_sampled", "request_state", "beam_search",
 }  # fmt: skip
 TEXT_ONLY = {"decode", "prefill", "schedule_policy", "unified"}  # flow charts of the code
 HASHES = "traces/hashes.txt"

@@ -95,6 +95,7 @@ class Beams(RequestPart):
     scores: Sequence[float] = ()
     ended: list[tuple[float, list[int]]] = field(default_factory=list)  # score by token, output
     arrived: deque[Chosen] = field(default_factory=deque)  # of steps whose tokens are not processed
+    newest: Chosen | None = None  # that of the step whose tokens are processed now
 
     def follow(self, chosen: Chosen) -> None:
         """Learn the next beams of a step."""
@@ -103,7 +104,7 @@ class Beams(RequestPart):
             self.ended.append((score / len(output), output))
         beams = zip(chosen.parents, chosen.tokens, strict=True)
         self.beams = [[*self.beams[parent], token] for parent, token in beams]
-        self.scores = chosen.scores
+        self.scores, self.newest = chosen.scores, chosen
 
     def on_token(self, token: int) -> FinishReason | None:
         """Make the output that of the best beam; after the last token, the best output of all."""
@@ -132,7 +133,7 @@ class BeamSearch(Feature):
 
     def attach(self, scheduler: Scheduler) -> None:
         """Share prompts only: the KV behind a prompt is that of a beam, and not of the output."""
-        self.config = scheduler.config
+        self.config, self.recorder = scheduler.config, scheduler.recorder
         share = scheduler.prefix_cache.cache_unfinished_req
 
         def share_prompt(req: Request, lease: Lease, length: int | None = None) -> None:
@@ -168,6 +169,7 @@ class BeamSearch(Feature):
 
     def on_result(self, batch: ScheduleBatch, result: Result, outputs: Outputs) -> None:
         """Deliver nothing of a search before its end, and then all tokens of the best output."""
+        self.record(batch)
         reqs, before = {req.rid: req for req in batch.reqs}, list(outputs)
         outputs.rids, outputs.tokens, outputs.more = [], [], {}
         for item in before:
@@ -179,6 +181,20 @@ class BeamSearch(Feature):
             elif req is not None and item.finish_reason is None:
                 continue
             outputs.add(item)
+
+    def record(self, batch: ScheduleBatch) -> None:
+        """Mark the next beams of each request of a step, with the rows of the page table."""
+        for req, lease in zip(batch.reqs, batch.leases, strict=True):
+            part = req.part(Beams)
+            if part is None or part.newest is None:
+                continue
+            chosen, part.newest = part.newest, None
+            if self.recorder.is_on:
+                rows = rows_of(lease.row, self.config.beam_width, self.config.max_running_requests)
+                self.recorder.mark(
+                    "beams", step=batch.step, rid=req.rid, length=len(part.beams[0]),
+                    rows=tuple(rows), parents=tuple(chosen.parents), tokens=tuple(chosen.tokens),
+                )  # fmt: skip
 
 
 def check_beams(loop: str, config: SchedulerConfig, has_plain_steps: bool, is_on_sim: bool) -> None:
@@ -202,6 +218,12 @@ def check_beams(loop: str, config: SchedulerConfig, has_plain_steps: bool, is_on
 
 
 # -- One step: a row for each beam -----------------------------------------------------------------
+
+
+def rows_of(row: int, width: int, max_running_requests: int) -> range:
+    """Return the rows of the page table for a request's beams, the first of which is its own."""
+    num_rows = max_running_requests + 1
+    return range(row, width * num_rows, num_rows)
 
 
 class Searched(NamedTuple):
@@ -271,7 +293,7 @@ class BeamWorker(Worker[BeamStep]):
 
     def rows(self, row: int) -> range:
         """Return the rows of a request's beams, the first of which is its own."""
-        return range(row, self.width * self.num_rows, self.num_rows)
+        return rows_of(row, self.width, self.num_rows - 1)
 
     def lay_out(self, step: BeamStep, previous: Step | None = None) -> None:
         """Add a row for each beam but the first of every row that decodes."""

@@ -73,6 +73,8 @@ KNOWN: dict[str, dict[str, str]] = {
     "token pool": {"rows*": NUMBERS, "uploads*": SIGNED, "starts*": NUMBERS, "ends*": SIGNED,
                    "writes*": SIGNED},
     "request state": {"slots*": NUMBERS, "starts*": NUMBERS, "sent*": NUMBERS},
+    "beams": {"step": NUMBER, "rid": TEXT, "length": NUMBER, "rows": NUMBERS, "parents": NUMBERS,
+              "tokens": NUMBERS},
     "grammar mask": {"allowed*": NUMBERS},
     "grammar accept": {"tokens*": NUMBERS},
 }  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from minisched.export.views.page_allocator import scene as page_allocator_scene
 from minisched.export.views.radix_cache import box_of, changes_of, choose
 from minisched.export.views.steps import forwards_of, opening
 from minisched.memory import PageAllocator, ReqToTokenPool
-from minisched.recipes import run_of
+from minisched.recipes import RECIPES, run_of
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
 from minisched.trace.sides import shown_side
@@ -436,6 +437,36 @@ def mindie_placeholder(trace: Trace, forms: Forms, _: Engine) -> None:
             wanted.update(boxes)
             assert at >= 20 or rid not in columns or all(drawn[box] for box in boxes[-1:])
     assert drawn <= wanted
+
+
+def test_beams_are_drawn_as_they_were_chosen_and_lead_to_the_outputs() -> None:
+    for width, page_size in product((2, 3), (1, 4)):
+        config = replace(
+            RECIPES["beam_search"].config, beam_width=width, page_size=page_size, kv_tokens=64
+        )
+        trace = replace(RECIPES["beam_search"], config=config).run()
+        forms = forms_of("beam_search", trace)
+        assert forms is not None
+        keys = "step", "rid", "place", "token"
+        cells, links = (forms.picture.count(*keys, tag=tag) for tag in ("rect", "line"))
+        wanted, extended = Counter[Any](), Counter[Any]()
+        paths = dict[str, list[list[int]]]()
+        for mark in marks(trace, "beams"):
+            step, rid = words(mark, "step", "rid")
+            boxes = [
+                (step, rid, str(row), str(token))
+                for row, token in zip(numbers(mark, "rows"), numbers(mark, "tokens"), strict=True)
+            ]
+            is_first = mark.attrs["length"] == 1
+            wanted.update(boxes)
+            extended.update(() if is_first else boxes)
+            before = [[]] * width if is_first else paths[rid]
+            chosen = zip(numbers(mark, "parents"), numbers(mark, "tokens"), strict=True)
+            paths[rid] = [[*before[parent], token] for parent, token in chosen]
+        assert cells == wanted and links == extended
+        for mark in (it for it in marks(trace, "tokens") if it.attrs["tokens"]):
+            (rid,) = {*mark.attrs["rids"]}
+            assert numbers(mark, "tokens") in paths[rid]
 
 
 # -- all of them -----------------------------------------------------------------------------------

@@ -119,6 +119,11 @@ CARDS = {
         "The host launches the sampling once the last tokens are there, so copy and sampling are one "
         "chain. Grammars and drafts then need no case of their own.",
     ),
+    "beam_search": Card(
+        "Beam search: rows that fork",
+        "Must the host know which beam goes on before the next step starts?",
+        "No: the device chooses the next beams and their KV, and the host follows a step later.",
+    ),
     "two_batch": Card(
         "Two-batch overlap (SGLang)",
         "What can the compute units do while a layer's tokens travel to their experts?",

@@ -1,0 +1,101 @@
+"""Beams as cells by step: those that fork, those that end, and the pages of their requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...checks.history import many
+from ...checks.overlap import forwards
+from ...trace import Trace
+from ...trace.sides import shown_side, side_words
+from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
+from ..state import panels_of
+from .marks import first_of, lacking, named, needed, number, numbers, short_end, word
+from .steps import opening
+
+MOST_STEPS, MOST_ROWS = 12, 12
+LEGEND = {
+    "stored": "a beam that forks: several of the next beams extend it",
+    "resolved": "one of the next beams extends it",
+    "wasted": "no next beam extends it",
+    "ready": "the newest beams of a request",
+    "arrow token": "from a beam to a next beam that extends it",
+    "admitted": "a request's page: behind the prompt it has a copy for each other beam",
+    "protected": "a page of prompts that all beams share",
+    "evictable": "cached, and no request uses it",
+    "evicted": "released, with all copies",
+}
+
+
+def scene(trace: Trace) -> Scene:
+    """Draw a column for each step, and a row for each row of the page table and for each page."""
+    part, shown = opening(shown_side(trace), MOST_STEPS)
+    times = {item.step: item.start for item in forwards(part)}
+    marks = needed(part, "beams", "no request has beams", times)
+    order = sorted({tuple(numbers(mark, "rows")) for mark in marks})
+    places = {row: at for at, row in enumerate(row for rows in order for row in rows)}
+    columns = {step: at for at, step in enumerate(times)}
+    cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
+    newest, forked, ended = dict[str, list[tuple[int, int]]](), 0, 0  # cells of beams, by request
+    for mark in marks:
+        rid, step, is_first = word(mark, "rid"), number(mark, "step"), number(mark, "length") == 1
+        rows, parents, tokens = (numbers(mark, name) for name in ("rows", "parents", "tokens"))
+        before, children = newest.get(rid, []), Counter(() if is_first else parents)
+        if not len(rows) == len(parents) == len(tokens) or max(parents, default=0) >= len(rows):
+            raise lacking(mark, "a row, a parent and a token for each beam")
+        for beam, at in enumerate(before):
+            kind = ("wasted", "resolved", "stored")[min(2, children[beam])]
+            forked, ended = forked + (kind == "stored"), ended + (kind == "wasted")
+            cells[at] = replace(cells[at], kind=kind)
+        newest[rid] = [(places[row], columns[step]) for row in rows]
+        for at, row, parent, token in zip(newest[rid], rows, parents, tokens, strict=True):
+            data: Data = {"step": step, "place": row, "rid": rid, "token": token}
+            source = "prompt" if is_first else f"of row {rows[parent]}"
+            about = f"step {step}, row {row}: {rid}, {source}, and token {token}"
+            cells[at] = GridCell("ready", str(token), source, about, data=data)
+            if before and not is_first:
+                links.append(LaneLink("token", before[parent], at, data=data))
+    names = [*(f"step {step}" for step in times), "end"]
+    whose = {
+        row: short_end(word(mark, "rid"), 6) for mark in marks for row in numbers(mark, "rows")
+    }
+    labels = [f"row {row} ({whose[row]})" for row in places][:MOST_ROWS]
+    kept = [link for link in links if max(link.src[0], link.dst[0]) < MOST_ROWS]
+    beams = CellGrid(labels, names, only_shown(cells), kept)
+    freed = many(len({mark.time for mark in named(part, "page free")}), "time")
+    used = pages(part, [*times.values()], names)
+    note = "in a cell: the token of a beam; below it: the row of the beam that it extends"
+    return Scene(
+        f"beam_search: {forked} of {many(len(cells), 'beam')} fork, {ended} end; "
+        f"pages are released {freed}",
+        about_run(trace, shown, side_words(trace), first_of(MOST_ROWS, len(places), "row")),
+        [Part("Rows of the page table", note, [beams]),
+         Part("Pages", "the request of each page, when a step begins", [used])],
+        LEGEND,
+    )  # fmt: skip
+
+
+def pages(part: Trace, times: list[int], names: list[str]) -> CellGrid:
+    """Return the pages that are in use when each step begins, and at the end."""
+    panel, cells = panels_of(part)["pages"], dict[tuple[int, int], GridCell]()
+    for column, time in enumerate([*times, part.end]):
+        now = panel.at(time)
+        for at, page in enumerate(panel.places):
+            before = cells.get((at, column - 1))
+            if page in now:
+                stay = now[page]
+                data: Data = {"page": page, "owner": stay.rid}
+                cells[at, column] = GridCell(stay.kind, stay.label, about=stay.about, data=data)
+            elif before and before.kind != "evicted":
+                about = f"{page} was released before {names[column]}"
+                cells[at, column] = GridCell(
+                    "evicted", "freed", about=about, data={"page": page, "owner": ""}
+                )
+    return CellGrid(panel.places[:MOST_ROWS], names, only_shown(cells))
+
+
+def only_shown(cells: Mapping[tuple[int, int], GridCell]) -> dict[tuple[int, int], GridCell]:
+    """Return the cells of the rows that are shown."""
+    return {at: cell for at, cell in cells.items() if at[0] < MOST_ROWS}
