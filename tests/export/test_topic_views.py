@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
@@ -30,7 +30,7 @@ from minisched.export.views.page_allocator import scene as page_allocator_scene
 from minisched.export.views.radix_cache import box_of, changes_of, choose
 from minisched.export.views.steps import forwards_of, opening
 from minisched.memory import PageAllocator, ReqToTokenPool
-from minisched.recipes import RECIPES, run_of
+from minisched.recipes import RECIPES, recipe, run_of
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
 from minisched.trace.sides import shown_side
@@ -439,34 +439,68 @@ def mindie_placeholder(trace: Trace, forms: Forms, _: Engine) -> None:
     assert drawn <= wanted
 
 
-def test_beams_are_drawn_as_they_were_chosen_and_lead_to_the_outputs() -> None:
+def searches() -> Iterator[Trace]:
+    """Searches of several widths and page sizes, and one that is retracted and begins again."""
+    asked = RECIPES["beam_search"]
     for width, page_size in product((2, 3), (1, 4)):
-        config = replace(
-            RECIPES["beam_search"].config, beam_width=width, page_size=page_size, kv_tokens=64
-        )
-        trace = replace(RECIPES["beam_search"], config=config).run()
+        config = replace(asked.config, beam_width=width, page_size=page_size)
+        yield replace(asked, config=config).run()
+    trace = recipe(
+        "overlap", "a: 0-3 -> up to 6; b: 20-23 -> up to 6",
+        beam_width=2, max_running_requests=2, kv_tokens=16, schedule_conservativeness=0.0,
+    ).run()  # fmt: skip
+    assert marks(trace, "retraction")
+    yield trace
+
+
+def key_of(shape: dict[str, str]) -> tuple[str, str, str]:
+    """The step, row and token of a drawn beam, or of the beam at the end of an arrow."""
+    return shape["data-step"], shape["data-place"], shape["data-token"]
+
+
+def start_of(arrow: dict[str, str], beams: Mapping[Any, dict[str, str]]) -> Any:
+    """The beam at the start of an arrow, by its place in the picture."""
+    (found,) = (
+        key for key, box in beams.items()
+        if abs(float(box["x"]) + float(box["width"]) - float(arrow["x1"])) < 2
+        and float(box["y"]) + 9 == float(arrow["y1"])
+    )  # fmt: skip
+    return found
+
+
+def test_beams_are_drawn_as_they_were_chosen_and_lead_to_the_outputs() -> None:
+    for trace in searches():
         forms = forms_of("beam_search", trace)
         assert forms is not None
-        keys = "step", "rid", "place", "token"
-        cells, links = (forms.picture.count(*keys, tag=tag) for tag in ("rect", "line"))
-        wanted, extended = Counter[Any](), Counter[Any]()
-        paths = dict[str, list[list[int]]]()
+        looks, links = dict[Any, str](), list[Any]()
+        newest = dict[str, tuple[list[Any], list[list[int]]]]()  # by request: cells and outputs
         for mark in marks(trace, "beams"):
             step, rid = words(mark, "step", "rid")
-            boxes = [
-                (step, rid, str(row), str(token))
-                for row, token in zip(numbers(mark, "rows"), numbers(mark, "tokens"), strict=True)
-            ]
-            is_first = mark.attrs["length"] == 1
-            wanted.update(boxes)
-            extended.update(() if is_first else boxes)
-            before = [[]] * width if is_first else paths[rid]
-            chosen = zip(numbers(mark, "parents"), numbers(mark, "tokens"), strict=True)
-            paths[rid] = [[*before[parent], token] for parent, token in chosen]
-        assert cells == wanted and links == extended
+            rows, parents, tokens = (numbers(mark, it) for it in ("rows", "parents", "tokens"))
+            is_first, (before, outputs) = mark.attrs["length"] == 1, newest.get(rid, ([], []))
+            for beam, cell in enumerate(before):
+                children = 0 if is_first else parents.count(beam)
+                looks[cell] = ("wasted", "resolved", "stored")[min(2, children)]
+            boxes = [(step, str(row), str(token)) for row, token in zip(rows, tokens, strict=True)]
+            looks |= dict.fromkeys(boxes, "ready")
+            starts = [[]] * len(rows) if is_first else [outputs[parent] for parent in parents]
+            longer = [[*start, token] for start, token in zip(starts, tokens, strict=True)]
+            newest[rid] = boxes, longer
+            if not is_first:
+                links += zip((before[parent] for parent in parents), boxes, strict=True)
+        shapes = forms.picture.shapes("rect", step="*", place="*", token="*")
+        drawn = {key_of(it): it for it in shapes}
+        assert len(shapes) == len(drawn)
+        assert {cell: it["class"].split()[1] for cell, it in drawn.items()} == looks
+        lines = forms.picture.shapes("line", step="*", place="*", token="*")
+        assert Counter((start_of(it, drawn), key_of(it)) for it in lines) == Counter(links)
+        end = str(len(forwards(trace)))
+        pages, panel = forms.picture.shapes("rect", page="*", column=end), panels_of(trace)["pages"]
+        kept = {it["data-page"] for it in pages if "evicted" not in it["class"]}
+        assert kept == panel.at(trace.end).keys() & {*panel.places[:12]}
         for mark in (it for it in marks(trace, "tokens") if it.attrs["tokens"]):
             (rid,) = {*mark.attrs["rids"]}
-            assert numbers(mark, "tokens") in paths[rid]
+            assert numbers(mark, "tokens") in newest[rid][1]
 
 
 # -- all of them -----------------------------------------------------------------------------------

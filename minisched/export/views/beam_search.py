@@ -15,14 +15,14 @@ from ..state import panels_of
 from .marks import first_of, lacking, named, needed, number, numbers, short_end, word
 from .steps import opening
 
-MOST_STEPS, MOST_ROWS = 12, 12
+MOST_STEPS, MOST_ROWS = 14, 12
 LEGEND = {
     "stored": "a beam that forks: several of the next beams extend it",
     "resolved": "one of the next beams extends it",
     "wasted": "no next beam extends it",
     "ready": "the newest beams of a request",
     "arrow token": "from a beam to a next beam that extends it",
-    "admitted": "a request's page: behind the prompt it has a copy for each other beam",
+    "admitted": "a request's page: KV after the prompt has a copy for each other beam",
     "protected": "a page of prompts that all beams share",
     "evictable": "cached, and no request uses it",
     "evicted": "released, with all copies",
@@ -58,10 +58,10 @@ def scene(trace: Trace) -> Scene:
             if before and not is_first:
                 links.append(LaneLink("token", before[parent], at, data=data))
     names = [*(f"step {step}" for step in times), "end"]
-    whose = {
+    owners = {
         row: short_end(word(mark, "rid"), 6) for mark in marks for row in numbers(mark, "rows")
     }
-    labels = [f"row {row} ({whose[row]})" for row in places][:MOST_ROWS]
+    labels = [f"row {row} ({owners[row]})" for row in places][:MOST_ROWS]
     kept = [link for link in links if max(link.src[0], link.dst[0]) < MOST_ROWS]
     beams = CellGrid(labels, names, only_shown(cells), kept)
     freed = many(len({mark.time for mark in named(part, "page free")}), "time")
