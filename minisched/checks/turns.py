@@ -58,7 +58,8 @@ class LoopTurns:
         self.masked: Step | None = None  # the last step with a built mask
         self.launches_samples = False
         self.listen_to_decisions()
-        if LOOPS[loop].run.__module__.startswith("minisched.loops."):
+        design = LOOPS[loop]
+        if design.source is None and design.run.__module__.startswith("minisched.loops."):
             self.listen_to_waits()
 
     def end(self, engine: Engine) -> None:
