@@ -182,7 +182,8 @@ learn.show(steps_returned)
 # generate: 205 points.
 #
 # The points are 100 times the root of *speed-up × how many times shorter the p99 pause is*, both over
-# `serial`. You need 240, and no request may be retracted.
+# `serial`. You need 240, and no request may be retracted. The same holds on a second workload, whose
+# answers are short.
 
 
 # %% tags=["exercise"]
@@ -223,8 +224,9 @@ learn.check("kept", kept)
 #
 # <details><summary>Exercise 4: kept</summary>
 #
-# A third of the remaining tokens has 243 points without a retraction, and so has a fixed number of 10.
-# Five tokens for each request has 245 points, and one request is retracted. *Another way*: SGLang begins
+# A third of the remaining tokens has 243 points without a retraction. A fixed number of 10 does as well
+# here, and is too much on the second workload, whose answers have at most 8 tokens. Five tokens for each
+# request has 245 points, and one request is retracted. *Another way*: SGLang begins
 # with a share of 0.7, lowers it with each step, and raises it after a retraction.
 #
 # </details>

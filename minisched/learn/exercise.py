@@ -234,10 +234,12 @@ class Scored(Function):
     """A decision without a formula: graded by the points of one workload of ``score.py``.
 
     ``enough`` points are needed, and a makespan of at most ``slowest`` times that with the
-    package's own lines. ``retractions``: the most that the run may have.
+    package's own lines. ``retractions``: the most that the run may have. The same holds on the
+    workload ``second``, which refuses a constant that fits the first one.
     """
 
     workload: str = ""
+    second: str = ""
     loop: str = "overlap"
     enough: float = 0.0
     slowest: float = 1.05

@@ -33,7 +33,16 @@ from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, Scored, fi
 from .guard import PACKAGE, TooLong, apart, blame, is_loop, takes
 from .keep import keep
 from .runs import timing, view
-from .score import WORKLOADS, broken_law, cells_of, figures_of, package_run, points, run_on
+from .score import (
+    SECOND_WORKLOADS,
+    WORKLOADS,
+    broken_law,
+    cells_of,
+    figures_of,
+    package_run,
+    points,
+    run_on,
+)
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # smaller cases to try; of lines that never end
 MOST_SECONDS_SMALLER = 20.0  # and for so long
@@ -144,26 +153,37 @@ def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
 
 
 def grade_scored(exercise: Exercise, hole: Scored, lines: Any) -> ExerciseVerdict:
-    """Run the workload of an open problem, and compare its points with those that are needed."""
-    workload = WORKLOADS[hole.workload]
+    """Grade an open problem on its workload, and on its second one if the first is passed."""
+    verdict = grade_workload(exercise, hole, lines, hole.workload)
+    if verdict.passed and hole.second:
+        second = grade_workload(exercise, hole, lines, hole.second)
+        if not second.passed:
+            return replace(
+                second, sentences=[f"On a second workload, {hole.second}:", *second.sentences]
+            )
+    return verdict
+
+
+def grade_workload(exercise: Exercise, hole: Scored, lines: Any, workload: str) -> ExerciseVerdict:
+    """Run one workload, and compare its points with those that are needed."""
     with hole.filled(lines) as calls:
         try:
-            run = run_on(workload, hole.loop)
+            run = run_on((WORKLOADS | SECOND_WORKLOADS)[workload], hole.loop)
         except (Exception, TooLong) as error:
             return not_yet(in_full(calls.raised or blame(error)))
-    own = package_run(hole.loop, hole.workload)
-    if problem := calls.raised or broken_law(package_run("serial", hole.workload), run):
+    own = package_run(hole.loop, workload)
+    if problem := calls.raised or broken_law(package_run("serial", workload), run):
         return not_yet(in_full(problem))
     said, is_enough = [], True
     for name, found in (("Yours", figures_of(run)), ("The package's own lines", figures_of(own))):
         makespan, _, retractions, pause = cells_of(found)
         said.append(
-            f"{name}: {points(hole.workload, found):.1f} points, makespan {makespan}, p99 pause "
+            f"{name}: {points(workload, found):.1f} points, makespan {makespan}, p99 pause "
             f"{pause}, {many(int(retractions), 'retraction')}."
         )
     mine, most = figures_of(run), hole.slowest * own.trace.end
     for is_met, needed in (
-        (points(hole.workload, mine) >= hole.enough, f"at least {hole.enough:g} points"),
+        (points(workload, mine) >= hole.enough, f"at least {hole.enough:g} points"),
         (mine.makespan <= most, f"a makespan of at most {most / 1e6:.1f} ms"),
         (mine.retractions <= hole.retractions, f"at most {hole.retractions} retractions"),
     ):

@@ -63,12 +63,24 @@ def with_little_memory() -> list[Request]:
     return [asked(f"req{at}", 10 + at * 7 % 20, 60, 15 * at) for at in range(16)]
 
 
+def with_short_answers() -> list[Request]:
+    """Return sixteen requests of up to 8 tokens."""
+    return [asked(f"req{at}", 10 + at * 7 % 20, 8, 15 * at) for at in range(16)]
+
+
 def with_many_prompts() -> list[Request]:
     """Return thirty requests, one every 25 ms, with prompts of 20 to 260 tokens."""
     return [
         asked(f"user{at}", 20 + at * 97 % 241, 8 + at * 13 % 33, 25 * at, ends=False)
         for at in range(30)
     ]
+
+
+def with_prompts_at_once() -> list[Request]:
+    """Return the thirty requests of ``with_many_prompts``, all at the same time."""
+    for req in (requests := with_many_prompts()):
+        req.arrival_time = 0
+    return requests
 
 
 WORKLOADS = {
@@ -84,6 +96,12 @@ WORKLOADS = {
         with_many_prompts,
         {"kv_tokens": 4096, "max_running_requests": 24, "chunked_prefill_size": 256},
     ),
+}
+SECOND_WORKLOADS = {  # of open problems; they are no part of the score
+    "short answers": ScoreWorkload(
+        with_short_answers, {**WORKLOADS["little memory"].settings, "kv_tokens": 88}
+    ),
+    "prompts at once": ScoreWorkload(with_prompts_at_once, WORKLOADS["many prompts"].settings),
 }
 
 
@@ -122,7 +140,7 @@ def figures_of(run: Run) -> ScoreFigures:
 @cache
 def package_run(loop: str, workload: str) -> Run:
     """Return the run of a loop of the package, by the name of the workload."""
-    return run_on(WORKLOADS[workload], loop)
+    return run_on((WORKLOADS | SECOND_WORKLOADS)[workload], loop)
 
 
 def points(workload: str, own: ScoreFigures) -> float:

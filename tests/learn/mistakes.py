@@ -92,6 +92,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
         ("slots, (", "(", "must give two things"),
         ("(future_ct + num_reqs)", "(future_ct + num_reqs + 1)", "skip slots"),
+        ("    slots =", "    if future_ct + num_reqs > limit:\n        future_ct = 1\n    slots =",
+         "slots stand in turn"),
         (
             "slots, (future",
             "[future_ct + 1] * num_reqs, (future",
@@ -176,6 +178,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "each of them, once"),
         ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[::-1]",
          "the number of prompt tokens computed is "),
+        ("key=lambda one: -one.cached_len", "key=lambda one: one.rid, reverse=True",
+         "the number of prompt tokens computed is "),
         ("-one.cached_len", "-one.cached_len / one.prompt_len",
          "the number of prompt tokens computed is "),
         ("-one.cached_len", "one.prompt_len - one.cached_len",
@@ -199,6 +203,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("return path", "return path[:1]", "locked"),
         ("return path", "return path[-1:]", "lock_ref is 0"),
         ("return path", "return []", "lock_ref"),
+        ("return path", "return path * 2", "gave a node twice"),
     ),
     "evict": (
         ("min(free", "max(free", "the number of prompt tokens computed is "),
@@ -237,6 +242,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "kept": (
         ("(max_new_tokens - num_outputs) / 3", "0", "Needed: at most 0 retractions."),
         ("/ 3", "/ 2", "Needed: at least 240 points."),
+        ("(max_new_tokens - num_outputs) / 3", "10", "On a second workload, short answers:"),
         ("/ 3", "// 0", "ZeroDivisionError at your line"),
     ),
     "rides": (
@@ -259,9 +265,10 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("1000 / max", "1 / max", "should give"),
     ),
     "chunk_size": (
-        ("64", "48", "Needed: a makespan of at most 1029.1 ms."),
-        ("64", "128", "Needed: at least 280 points."),
-        ("64", "0", "must be a whole number of at least 1"),
+        ("48 + 8 * waiting", "48", "Needed: a makespan of at most 1029.1 ms."),
+        ("48 + 8 * waiting", "128", "Needed: at least 280 points."),
+        ("48 + 8 * waiting", "64", "On a second workload, prompts at once:"),
+        ("48 + 8 * waiting", "0", "must be a whole number of at least 1"),
     ),
     "bubble": (
         (" + rest_ms", "", "rest_ms 4 it gives"),
@@ -416,7 +423,7 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     "limit": ("return max_running_requests * (4 + ceil(context_len / chunk))",),
     "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
     "kept": ("return (max_new_tokens - num_outputs) / 4",),
-    "chunk_size": ("return 65",),
+    "chunk_size": ("return 48 + 9 * waiting",),
     "fill": (  # a row with a placeholder has no other id
         "ids = [*ids[:-2], sampled[last_rids.index(rid)]]",
     ),

@@ -111,6 +111,10 @@ def allotted(alloc: Any, ring: FutureMapRing, num_reqs: int) -> list[int]:
         raise Mistake(
             f"{call}, but slots begin at 1 again once {ring.future_limit} of them are handed out"
         )
+    if slots[0] - 1 not in (0, ring.future_ct, ring.future_ct % ring.future_limit):
+        raise Mistake(
+            f"{call}, but slots stand in turn: the first one is {ring.future_ct + 1}, or 1 again"
+        )
     is_distinct = len({*slots}) == num_reqs
     if is_distinct and given[1] and (given[1] - slots[-1]) % ring.future_limit:
         raise Mistake(

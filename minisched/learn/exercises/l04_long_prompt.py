@@ -208,6 +208,12 @@ SHARE = case(  # most of x is cached, but y has the longer prefix
     "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 
+NAMES = case(  # the question's name is neither the first nor the last
+    "doc: 1 2 3 4 5 6 7 8 -> 2; a at 2: 10 11 12 13 14 15 16 17 -> 3; "
+    "z at 2: 11 12 13 14 15 16 17 18 -> 3; m at 2: 1 2 3 4 5 6 7 9 9 -> 3",
+    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
+
 # -- decodes_first: an open problem, on the workload "document" of the score -----------------------
 
 _plan = FunctionType(Scheduler.plan.__code__, Scheduler.plan.__globals__)  # it is swapped meanwhile
@@ -290,7 +296,8 @@ EXERCISES = (
                 return sorted(waiting, key=lambda one: -one.cached_len)
         """,
         workloads=Workloads(
-            seeds=0, cases=(SHOWN, BETWEEN, LONGER, *map(questions, range(20)), SHARE), show=SHOWN,
+            seeds=0, cases=(SHOWN, BETWEEN, LONGER, NAMES, *map(questions, range(20)), SHARE),
+            show=SHOWN,
         ),
         laws=("identity", "ends", "livelock", "deadlock", "leak", "race", "crash"),
         no_worse=(("prompt tokens computed", 1.0),),

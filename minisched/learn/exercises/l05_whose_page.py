@@ -56,6 +56,21 @@ AGAIN = case(  # they part, and agree again
 )  # fmt: skip
 CASES = (SHOWN, PART, AGAIN, COME_BACK, SMALL_COMES_BACK, LONG, *map(conversations, range(9)))
 
+# -- to_lock: the nodes of a prefix ----------------------------------------------------------------
+
+
+def each_once(lines: Callable[..., Any], tree: RadixCache, node: Any) -> list[Any]:
+    """Call the learner's ``to_lock`` as the method.
+
+    Raises:
+        Mistake: it gives a node twice.
+    """
+    nodes = list(lines(node))
+    if len({*map(id, nodes)}) < len(nodes):
+        raise Mistake("`to_lock` gave a node twice, but a request has one lock on each node")
+    return nodes
+
+
 # -- shared_pages: within an edge of the tree ------------------------------------------------------
 
 
@@ -156,9 +171,7 @@ EXERCISES = (
     ),
     Exercise(
         name="to_lock",
-        hole=Function(
-            "memory.radix_cache:RadixCache._path", lambda lines, tree, node: list(lines(node))
-        ),
+        hole=Function("memory.radix_cache:RadixCache._path", each_once),
         solution="""
             def to_lock(node):
                 path = []

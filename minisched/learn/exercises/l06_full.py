@@ -208,7 +208,7 @@ EXERCISES = (
         name="kept",
         hole=Scored(
             "policy.sglang:Ratio.kept_for", kept_as_asked,
-            workload="little memory", loop="mixed", enough=240,
+            workload="little memory", second="short answers", loop="mixed", enough=240,
         ),
         solution="""
             def kept(num_outputs, max_new_tokens):
@@ -216,8 +216,8 @@ EXERCISES = (
         """,
         hints=(
             "The answers of this workload end after 25 tokens on average, and 60 are allowed.",
-            "Keep a share of the remaining tokens, or a fixed number. With 0 for all, one request "
-            "is retracted.",
+            "Keep a share of the remaining tokens. With 0 for all, one request is retracted. A "
+            "fixed number is too much where answers are short.",
         ),
         why=(
             "You keep less than the worst case, and still no request is retracted: the answers end "

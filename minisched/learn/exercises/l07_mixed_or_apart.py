@@ -265,20 +265,23 @@ EXERCISES = (
         name="chunk_size",
         hole=Scored(
             "policy.admission:PrefillManager.schedule_next_batch", with_chunk_size,
-            workload="many prompts", loop="mixed", enough=280, slowest=1.06,
+            workload="many prompts", second="prompts at once", loop="mixed", enough=280,
+            slowest=1.06,
         ),
         solution="""
             def chunk_size(running, waiting):
-                return 64
+                return 48 + 8 * waiting
         """,
         hints=(
             "A step takes 8 ms, and 0.05 ms more for each token in it. How long is a step with a "
             "chunk of 256?",
             "A small chunk makes each pause shorter, and there are more steps. Try some sizes.",
+            "No fixed size is enough: where many requests wait, a small chunk delays all of them. "
+            "Begin at about 50 tokens, and add some for each request that waits.",
         ),
         why=(
-            "The chunk is the knob between pause and throughput. A fixed size serves this workload "
-            "well; whether a size that follows `running` and `waiting` serves it better is open."
+            "The chunk is the knob between pause and throughput. If no request waits, a short "
+            "pause counts; if many wait, throughput does. Which function of both is best is open."
         ),
     ),
 )  # fmt: skip
