@@ -423,7 +423,7 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     "limit": ("return max_running_requests * (4 + ceil(context_len / chunk))",),
     "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
     "kept": ("return (max_new_tokens - num_outputs) / 4",),
-    "chunk_size": ("return 48 + 9 * waiting",),
+    "chunk_size": ("return 49 + 8 * waiting", "return 48 + 9 * waiting"),
     "fill": (  # a row with a placeholder has no other id
         "ids = [*ids[:-2], sampled[last_rids.index(rid)]]",
     ),
