@@ -268,7 +268,6 @@ EXERCISES = (
                 return following
         """,
         workloads=Workloads("mlx_async", levels=("stops",)),
-        laws=("identity", "ends", "livelock", "deadlock", "leak", "race", "overlap", "crash"),
         no_worse=(("makespan", 1.0),),
         reach=8,
         hints=(
