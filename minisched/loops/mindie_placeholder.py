@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ..core import Lease, NoBatch, Request, ScheduleBatch
 from ..engine.engine import Engine
@@ -169,13 +170,13 @@ class PlaceholderLedger:
                 del data.output_token_ids[-data.trailing_placeholder_count :]
 
     def record(self, after: str, step: int) -> None:
-        """Mark the current lists: ``a: 5 -1; b: -1``."""
+        """Mark the current lists, one after the other: the sequences, their lengths, the tokens."""
         if self.recorder.is_on:
-            lists = "; ".join(
-                f"{rid}: {' '.join(map(str, data.output_token_ids))}"
-                for rid, data in self.sequences.items()
-            )
-            self.recorder.mark("ledger", after=after, step=step, lists=lists)
+            lists = {rid: data.output_token_ids for rid, data in self.sequences.items()}
+            self.recorder.mark(
+                "ledger", after=after, step=step, rids=tuple(lists),
+                lengths=tuple(map(len, lists.values())), tokens=tuple(chain(*lists.values())),
+            )  # fmt: skip
 
 
 # -- Both layers: the C++ scheduler over the Python plugin, each with its own state of requests ----

@@ -417,11 +417,12 @@ class PluginContext:
             if context.req.lease is not lease:  # aborted, or preempted
                 del self.contexts[lease]
         if self.recorder.is_on:
-            lens = "; ".join(
-                f"{context.req.rid}: {context.seq_len}{' finished' * context.pending_cleanup}"
-                for context in self.contexts.values()
-            )
-            self.recorder.mark("context", step=batch.step, lens=lens)
+            held = list(self.contexts.values())
+            self.recorder.mark(
+                "context", step=batch.step, rids=tuple(context.req.rid for context in held),
+                seq_lens=tuple(context.seq_len for context in held),
+                finished=tuple(context.req.rid for context in held if context.pending_cleanup),
+            )  # fmt: skip
         return output
 
 

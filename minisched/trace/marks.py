@@ -75,6 +75,8 @@ KNOWN: dict[str, dict[str, str]] = {
     "request state": {"slots*": NUMBERS, "starts*": NUMBERS, "sent*": NUMBERS},
     "beams": {"step": NUMBER, "rid": TEXT, "length": NUMBER, "rows": NUMBERS, "parents": NUMBERS,
               "tokens": NUMBERS},
+    "ledger": {"after": TEXT, "step": NUMBER, "rids": TEXTS, "lengths": NUMBERS, "tokens": SIGNED},
+    "context": {"step": NUMBER, "rids": TEXTS, "seq_lens": NUMBERS, "finished": TEXTS},
     "grammar mask": {"allowed*": NUMBERS},
     "grammar accept": {"tokens*": NUMBERS},
 }  # fmt: skip

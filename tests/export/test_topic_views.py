@@ -431,9 +431,10 @@ def mindie_placeholder(trace: Trace, forms: Forms, _: Engine) -> None:
     drawn = forms.picture.count("entry", "rid", "place", "token", tag="rect")
     columns, wanted = {rid for _, rid, *_ in drawn}, Counter[Any]()
     for at, mark in enumerate(marks(trace, "ledger")):
-        for item in filter(None, str(mark.attrs["lists"]).split("; ")):
-            rid, tokens = item.split(":")
-            boxes = [(ms(mark.time), rid, str(n), one) for n, one in enumerate(tokens.split())]
+        lists, begin = zip(mark.attrs["rids"], mark.attrs["lengths"], strict=True), 0
+        for rid, length in lists:
+            tokens, begin = mark.attrs["tokens"][begin : begin + length], begin + length
+            boxes = [(ms(mark.time), rid, str(n), str(one)) for n, one in enumerate(tokens)]
             wanted.update(boxes)
             assert at >= 20 or rid not in columns or all(drawn[box] for box in boxes[-1:])
     assert drawn <= wanted

@@ -146,12 +146,14 @@ def test_the_lists_are_always_one_ahead_of_what_has_come(relay: str) -> None:
     request = Request("a", [1, 2, 3], tokens(4))
     run = run_loop("mindie_dual", SimDevice(), HashModel(), [request], relay=relay)
     marks = [mark.attrs for mark in run.trace.marks if mark.name == "ledger"]
-    expected = [("schedule", "a: -1"), ("dummy", "a: -1"), ("schedule", "a: -1 -1")]
+    expected = [("schedule", (-1,)), ("dummy", (-1,)), ("schedule", (-1, -1))]
     for at in range(1, 5):
-        known = " ".join(map(str, run.outputs["a"][:at]))
-        expected += [("response", f"a: {known} -1"), ("schedule", f"a: {known} -1 -1")]
-    expected[-1] = "response", ""  # its surplus row is dropped
-    assert [(mark["after"], mark["lists"]) for mark in marks] == expected
+        known = tuple(run.outputs["a"][:at])
+        expected += [("response", (*known, -1)), ("schedule", (*known, -1, -1))]
+    expected[-1] = "response", ()  # its surplus row is dropped
+    assert [(mark["after"], mark["tokens"]) for mark in marks] == expected
+    held = [(mark["rids"], mark["lengths"]) for mark in marks]
+    assert held == [(("a",), (len(tokens),)) for _, tokens in expected[:-1]] + [((), ())]
 
 
 @FILLS

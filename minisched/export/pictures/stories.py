@@ -217,15 +217,15 @@ PLACEHOLDERS = Story(
     },
     """
 schedule | engine: schedule
-mark ledger schedule | engine -> ledger: {step} is on its way: AddNextTokenPlaceHolder gives {lists}
+mark ledger schedule | engine -> ledger: {step} is sent: AddNextTokenPlaceHolder gives {tokens}
 prepare  | engine ->> python: execute {step}
          | python
 forward  | worker
 sample   | worker
 mark ledger response | python --> engine: tokens of {step}, in answer to the call after it
-                     | engine -> ledger: ReplacePlaceHolderWithToken gives {lists}
+                     | engine -> ledger: ReplacePlaceHolderWithToken gives {tokens}
 mark ledger dummy | python --> engine: a dummy: nothing has ended before the first call
-                  | engine -> ledger: nothing is replaced: {lists} goes on standing
+                  | engine -> ledger: nothing is replaced: {tokens} goes on standing
 process  | engine
 output   | engine ->> client: output of {step}
 """,

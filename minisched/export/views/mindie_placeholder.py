@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ...checks.history import many
 from ...trace import Mark, Trace
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
-from .marks import first_of, lacking, needed, number, short, word
+from .marks import first_of, needed, number, numbers, short, word, words
 from .steps import forwards_of
 
 MOST_ENTRIES, MOST_SEQUENCES, MOST_BOXES = 22, 4, 22  # boxes in a line
@@ -54,15 +56,10 @@ def scene(trace: Trace) -> Scene:
 
 
 def lists_of(mark: Mark) -> dict[str, list[int]]:
-    """Return every sequence's output tokens with placeholders: ``a: 5 -1; b: -1``."""
-    found: dict[str, list[int]] = {}
-    for item in filter(None, word(mark, "lists").split("; ")):
-        rid, _, tokens = item.rpartition(":")
-        try:
-            found[rid] = [int(token) for token in tokens.split()]
-        except ValueError:
-            raise lacking(mark, "lists of token ids") from None
-    return found
+    """Return every sequence's output tokens with placeholders."""
+    tokens = iter(numbers(mark, "tokens", least=PLACEHOLDER))
+    lengths = zip(words(mark, "rids"), numbers(mark, "lengths"), strict=False)
+    return {rid: list(islice(tokens, length)) for rid, length in lengths}
 
 
 def after(mark: Mark) -> str:
