@@ -328,6 +328,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "waits for the first signal of op 1, which is act 2 (forward: end 1)"),
     ),
     "race": (
+        ("not set(cells) & set(its_cells)", "cells[0] not in its_cells", "but you found nothing"),
         (' or kind == its_kind == "read"', "", "can't hurt each other"),
         ("memory != its_memory or ", "", "can't hurt each other"),
         (" or not set(cells) & set(its_cells)", "", "can't hurt each other"),

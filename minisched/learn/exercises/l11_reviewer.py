@@ -255,6 +255,9 @@ TOUCHING: tuple[list[Step], ...] = (
     [("host", "write", WRITE), ("forward", "read", READ)],
     [("host", "write", ("kv", (5,))), ("forward", "read", READ)],
     [("host", "write", ("pinned", (3,))), ("forward", "read", READ)],
+    [  # only a later cell of the first act is shared
+        ("forward", "write", ("kv_cache", (1, 2))), ("copy", "read", ("kv_cache", (2, 3))),
+    ],
 )  # fmt: skip
 
 
