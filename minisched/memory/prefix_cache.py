@@ -11,7 +11,7 @@ end, and a request that may have read such a page is computed again (``spoil``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -168,11 +168,16 @@ class PrefixCache:
         """Forget the pages of a returned step: they are written, or can't be found."""
         self.unwritten.pop(step, None)
 
-    def spoil(self, leases: Iterable[Lease]) -> None:
-        """Drop the shared pages of these leases from the cache: a step failed to write them."""
+    def spoil(self, leases: Iterable[Lease], held: Container[Lease]) -> None:
+        """Drop the shared pages of these leases from the cache: a step failed to write them.
+
+        The same for a lease that no request has (``held``) any more: it may have read such pages.
+        """
         spoiled = dict.fromkeys(leases)
         for lease in spoiled:
             lease.is_spoiled = True
         for shared in self.unwritten.values():
             assert isinstance(self.leases.cache, BlockPool)
-            self.leases.cache.forget([block for lease, block in shared if lease in spoiled])
+            self.leases.cache.forget(
+                [block for lease, block in shared if lease in spoiled or lease not in held]
+            )

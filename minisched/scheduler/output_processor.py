@@ -90,12 +90,13 @@ class OutputProcessor:
         if not self.prefix_cache.shares_planned:
             return  # no request reads pages of a step in flight
         failed = self.retraction.leases.returned_step
+        held = {lease: req for req in self.live.values() if (lease := req.lease)}
         readers = {
             lease: req
-            for req in self.live.values()
-            if (lease := req.lease) and req.admission.hit_len and lease.last_step >= failed
+            for lease, req in held.items()
+            if req.admission.hit_len and lease.last_step >= failed
         }
-        self.prefix_cache.spoil([*leases, *readers])
+        self.prefix_cache.spoil([*leases, *readers], held)
         for lease, req in readers.items():
             if lease not in leases:
                 self.retraction.retract(req, "failed prefix")

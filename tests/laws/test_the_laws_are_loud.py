@@ -201,8 +201,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             workload=replace(at_plan.workload, failures=(Failure("r0", 0, "forward raises"),)),
         ), "positions",
         Edit("memory.prefix_cache:PrefixCache.spoil",
-             "self.leases.cache.forget([block for lease, block in shared if lease in spoiled])",
-             "pass"),
+             "if lease in spoiled or lease not in held", "if False"),
     ),
     "a stop string is found in half a character": (
         replace(  # bytes of UTF-8, and U+FFFD as a stop string
