@@ -249,7 +249,7 @@ learn.check("chunk_size", chunk_size)
 #
 # <details><summary>Exercise 4: chunk_size</summary>
 #
-# `48 + 8 * waiting` has 283 points: a larger chunk while requests wait. `return 64` has 284 points, but
+# `48 + 8 * waiting` has 283 points: a larger chunk while requests wait. `return 64` has one more, but
 # its makespan is 40 % longer on the second workload. *Another way*: choose the chunk so that each step
 # takes at most a given time.
 #
