@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..core import NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import Label
 from ..engine.engine import Engine
-from ..loops.design import LOOPS
+from ..loops.design import LOOPS, find_loop
 from ..scheduler import Scheduler
 from ..scheduler.repeat import can_chain, can_repeat
 from ..worker import Step
@@ -36,9 +35,7 @@ REPEATS: dict[str, Callable[[Scheduler, ScheduleBatch], bool]] = {
 
 def most_in_flight(loop: str, options: Mapping[str, Any]) -> int:
     """Return the steps that a loop has in flight before it has to wait."""
-    spec = LOOPS[loop]
-    most = replace(spec, options={**spec.options, **options}).in_flight
-    return int(options.get("num_steps", most))
+    return int(options.get("num_steps", find_loop(loop, options).in_flight))
 
 
 class LoopTurns:

@@ -125,8 +125,8 @@ def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
     for index, mark in enumerate(marks):
         wrong = _wrong_value(mark.attrs, {**COMMON, **KNOWN.get(mark.name, {})})
         if mark.name == "tokens" and not wrong:
-            texts = in_file(mark)
-            rids, tokens = (len(str(texts[name]).split()) for name in ("rids", "tokens"))
+            texts = (str(to_value(mark.attrs[name])) for name in ("rids", "tokens"))
+            rids, tokens = (len(text.split()) for text in texts)
             wrong = "" if rids == tokens else f"has {rids} rids, but {tokens} tokens"
         side = mark.attrs.get("side", "") if not wrong else ""
         time, before = newest.get(side, (mark.time, index))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ...checks.history import many
@@ -12,7 +11,7 @@ from ...trace import Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
 from ..state import panels_of
-from .marks import first_of, lacking, named, needed, number, numbers, short_end, word
+from .marks import first_of, first_rows, lacking, named, needed, number, numbers, short_end, word
 from .steps import opening
 
 MOST_STEPS, MOST_ROWS = 14, 12
@@ -63,7 +62,7 @@ def scene(trace: Trace) -> Scene:
     }
     labels = [f"row {row} ({owners[row]})" for row in places][:MOST_ROWS]
     kept = [link for link in links if max(link.src[0], link.dst[0]) < MOST_ROWS]
-    beams = CellGrid(labels, names, only_shown(cells), kept)
+    beams = CellGrid(labels, names, first_rows(MOST_ROWS, cells), kept)
     freed = many(len({mark.time for mark in named(part, "page free")}), "time")
     used = pages(part, [*times.values()], names)
     note = "in a cell: the token of a beam; below it: the row of the beam that it extends"
@@ -93,9 +92,4 @@ def pages(part: Trace, times: list[int], names: list[str]) -> CellGrid:
                 cells[at, column] = GridCell(
                     "evicted", "freed", about=about, data={"page": page, "owner": ""}
                 )
-    return CellGrid(panel.places[:MOST_ROWS], names, only_shown(cells))
-
-
-def only_shown(cells: Mapping[tuple[int, int], GridCell]) -> dict[tuple[int, int], GridCell]:
-    """Return the cells of the rows that are shown."""
-    return {at: cell for at, cell in cells.items() if at[0] < MOST_ROWS}
+    return CellGrid(panel.places[:MOST_ROWS], names, first_rows(MOST_ROWS, cells))

@@ -9,7 +9,7 @@ from itertools import pairwise
 from ...checks.overlap import forward_lane, forwards
 from ...trace import Trace
 from ..scene import CellGrid, Data, GridCell, Part, Scene, about_run
-from .marks import NothingToShow, first_of, lacking, named, number, numbers, short
+from .marks import NothingToShow, first_of, first_rows, lacking, named, number, numbers, short
 from .steps import opening
 
 MOST_STEPS, MOST_SLOTS = 16, 12
@@ -53,7 +53,7 @@ def scene(trace: Trace) -> Scene:
     cut = first_of(MOST_SLOTS, slots, "slot")
     grid = CellGrid(
         names[:MOST_SLOTS], [f"step {step}" for step in steps],
-        {at: cell for at, cell in cells.items() if at[0] < MOST_SLOTS},
+        first_rows(MOST_SLOTS, cells),
     )  # fmt: skip
     resolved, lost = sum(len(stay.reads) for stay in stays), sum(len(stay.lost) for stay in stays)
     when = f"{lost} of them of another request" if lost else "none of them overwritten before"

@@ -5,9 +5,10 @@ Each function raises ``NothingToShow`` where a mark is missing, or lacks an attr
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from ...trace import Mark, Trace
+from ..scene import GridCell
 from ..units import ms
 
 
@@ -86,6 +87,13 @@ def short_end(words: str, most: int) -> str:
 def first_of(most: int, count: int, noun: str = "") -> str:
     """Return ``the first 3 of 7 steps``; empty where all are shown."""
     return f"the first {most} of {count} {noun}{'s' * bool(noun)}".rstrip() * (count > most)
+
+
+def first_rows(
+    most: int, cells: Mapping[tuple[int, int], GridCell]
+) -> dict[tuple[int, int], GridCell]:
+    """Return the cells of a grid's first ``most`` rows."""
+    return {at: cell for at, cell in cells.items() if at[0] < most}
 
 
 def ordinal(number: int) -> str:

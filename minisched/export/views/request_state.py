@@ -7,7 +7,7 @@ from ...checks.overlap import forwards
 from ...trace import Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import CellGrid, Data, GridCell, Part, Scene, about_run
-from .marks import first_of, lacking, named, needed, number, numbers, short_end, word
+from .marks import first_of, first_rows, lacking, named, needed, number, numbers, short_end, word
 from .steps import opening
 
 MOST_STEPS, MOST_SLOTS = 14, 12
@@ -48,7 +48,7 @@ def scene(trace: Trace) -> Scene:
     grid = CellGrid(
         [f"slot {slot}" for slot in range(1, min(most, MOST_SLOTS) + 1)],
         [f"step {step}" for step in steps],
-        {at: cell for at, cell in cells.items() if at[0] < MOST_SLOTS},
+        first_rows(MOST_SLOTS, cells),
     )
     return Scene(
         f"request_state: {many(stayed, 'token')} stay in their slots, {new} come from the host",
