@@ -54,9 +54,9 @@ nano.main()
 # ## A run
 #
 # This is what your device will do in the end, on a loop that you will write in a moment: the host's
-# lane above, the device's below (the copy lane stays empty in this lesson). One job after the other,
-# each as long as a model needs for a token. The host works before a job (*schedule*: what runs next?)
-# and after it (*process*: what does the token mean?). A *forward* is one such job of the model.
+# lane above, the device's below. A colour is a job, as long as a model needs for a token. The host
+# *plans* the job (`schedule`: what runs next?), the device *runs* it (`forward`), and the host *reads*
+# its result (`process`: what does the token mean?). Then comes the next job.
 
 # %%
 serial = learn.simulate("serial", requests=1, new_tokens=4, copy_ms=0)

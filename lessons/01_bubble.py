@@ -62,8 +62,10 @@ learn.table(serial)
 # ## A picture
 #
 # Three steps from the middle of that run. Time goes from left to right. The upper lane is the host,
-# the two lower lanes are the device: its forward stream and its copy stream. The hatched gap is the
-# **bubble**: the device has nothing to do, because it waits for the copy, and then for the host.
+# the lower lane is the device. A colour is a step: the host *plans* it (schedules and launches it),
+# the device *runs* it, and the host *reads* its tokens. The hatched gap is the **bubble**: the device
+# has nothing to do, because it waits for the copy of the tokens, and then for the host. (With
+# `detail=True` each phase has its box, and the copy has a lane.)
 
 # %% tags=["costs"]
 learn.timing(serial)

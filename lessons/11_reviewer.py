@@ -42,7 +42,7 @@ from minisched.museum.patch import diff
 
 # %%
 unknown = learn.trace_of_bug("C")
-learn.timing(unknown, whole=True, title="trace C")
+learn.timing(unknown, whole=True, detail=True, title="trace C")
 
 # %% [markdown]
 # A trace notes more than a picture shows: everything that a lane did, and which memory it touched.
@@ -150,10 +150,10 @@ program = learn.acts(unknown)
 # - `livelock`: every request ends.
 
 # %%
-learn.timing(learn.trace_of_bug("A"), whole=True, title="trace A")
+learn.timing(learn.trace_of_bug("A"), whole=True, detail=True, title="trace A")
 
 # %%
-learn.timing(learn.trace_of_bug("B"), whole=True, title="trace B")
+learn.timing(learn.trace_of_bug("B"), whole=True, detail=True, title="trace B")
 
 
 # %% tags=["exercise"]

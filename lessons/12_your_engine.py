@@ -69,6 +69,7 @@ print(found)
 learn.timing(
     learn.joined(learn.profile("sglang_decode")),
     whole=True,
+    detail=True,
     title="SGLang: the host waits for 463 ms, and the step begins after that",
 )
 
@@ -81,6 +82,7 @@ learn.timing(
 learn.timing(
     learn.joined(learn.profile("vllm_decode")),
     whole=True,
+    detail=True,
     title="vLLM: the host has launched the step 6 ms before it begins",
 )
 
@@ -159,6 +161,7 @@ learn.check("blocking_call", blocking_call)
 learn.timing(
     learn.joined(learn.profile("two_gpus")),  # 3,584 slices are too many for a picture
     whole=True,
+    detail=True,
     title="Blocked for 428 ms, and the device has work all the while",
 )
 

@@ -12,11 +12,11 @@ from html import escape
 from ..checks.history import many
 from ..checks.overlap import OverlapReport, forwards
 from ..trace import Trace
-from .by_step import by_step, of_one
+from .by_step import by_step
 from .layout import inner, settled, steady_views
 from .poster import settled_in
 from .runs import TIE
-from .scene import Lanes, Scene
+from .scene import Lanes
 from .scene_svg import as_address, to_svg
 from .svg_style import PHONE, SLIDE
 from .units import ms
@@ -52,13 +52,8 @@ def verdict(names: Sequence[str], times: Sequence[int], clock: str) -> str:
 def picture(traces: Sequence[Trace], fastest: int) -> str:
     """Return the picture by step as an image, in a form for a phone as well; empty if too long."""
     shown = [traces[0], traces[fastest]] if len(traces) > 1 else list(traces)
-
-    def scene(periods: int) -> Scene:
-        """Draw this number of settled steps of each run."""
-        return by_step(shown, periods) if len(shown) > 1 else of_one(shown[0], periods)
-
     try:
-        wide, narrow = scene(2), scene(1)
+        wide, narrow = by_step(shown, 2), by_step(shown, 1)
     except NothingToShow:
         return ""
     boxes = (row.spans for part in wide.parts for one in part.shows if isinstance(one, Lanes)

@@ -137,6 +137,8 @@ def of_one(trace: Trace, count: int = 3) -> Scene:
 def by_step(traces: Sequence[Trace], periods: int = 2, lang: str = "en") -> Scene:
     """Draw runs of one workload for as long as the first takes for ``periods`` settled steps.
 
+    A run alone is drawn by ``of_one``, whose title is a finding of this run (in English).
+
     Raises:
         ValueError: there is no trace, or no such language.
     """
@@ -144,6 +146,8 @@ def by_step(traces: Sequence[Trace], periods: int = 2, lang: str = "en") -> Scen
         raise ValueError("a picture needs at least one trace, but got 0.")
     if lang not in WORDS:
         raise ValueError(f"lang is {lang!r}, but it must be one of {', '.join(LANGUAGES)}.")
+    if len(traces) == 1 and lang == "en":
+        return of_one(traces[0], periods)
     say, views = WORDS[lang], steady_views(traces, periods)
     length = max(view.duration for view in views)
     strips = [

@@ -121,20 +121,22 @@ def table(*runs: Run, names: Sequence[str] = ()) -> Table:
 
 
 def timing(
-    *runs: Run | Trace, steps: int = 3, whole: bool = False, title: str = ""
+    *runs: Run | Trace,
+    steps: int = 3,
+    whole: bool = False,
+    title: str = "",
+    detail: bool = False,
 ) -> NotebookPicture:
-    """Runs above each other on one time axis: a few settled steps, or all of them.
+    """Draw runs above each other on one time axis: a few settled steps, or the ``whole`` runs.
 
-    Steps of several runs have a colour each; a single run, or a whole one, is drawn by phase.
+    Each step has a colour. In ``detail``, each phase and op has one, as on the command line.
     Without a ``title``, the picture has its finding as title.
 
     Raises:
         ValueError: there is no run.
     """
     traces = traces_of(runs)
-    if len(traces) < 2 or whole:
-        return NotebookPicture(to_svg(compare(traces, 0 if whole else steps, title)))
-    scene = by_step(traces, steps)
+    scene = (compare if detail else by_step)(traces, 0 if whole else steps)
     return NotebookPicture(to_svg(replace(scene, title=title or scene.title)))
 
 
@@ -152,7 +154,7 @@ def boxes(title: str, *some: Box, edges: Sequence[Edge] = ()) -> str:
     ]
     slices.sort(key=lambda item: (item.start, item.end, item.id))
     trace = Trace("", "sim", "hash", "virtual", tuple(slices), tuple(sorted(edges)), (), ())
-    return timing(trace, whole=True, title=title).svg
+    return timing(trace, whole=True, title=title, detail=True).svg
 
 
 def view(topic: str, run: Run | Trace) -> NotebookPicture:

@@ -70,8 +70,8 @@ def test_the_title_names_steps_that_are_drawn_at_one_moment() -> None:
 
 
 def test_serial_alone_does_not_claim_to_be_ahead() -> None:
-    assert of_one(trace_of("serial")).title == "serial: the device idles 7.2 of 16.4 ms a step"
-    assert by_step([trace_of("serial")]).title == "serial: one step at one moment"
+    title = "serial: the device idles 7.2 of 16.4 ms a step"
+    assert of_one(trace_of("serial")).title == by_step([trace_of("serial")]).title == title
 
 
 def test_other_tokens_are_not_called_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,13 @@ def test_lesson_4_the_least_work_first_computes_17_tokens_more() -> None:
     assert "67 tokens of prompts are computed instead of 50" in read("04_long_prompt")
 
 
-def test_lesson_1_the_first_picture_has_one_lane_of_the_host_and_two_of_the_device() -> None:
-    svg = learn.timing(learn.simulate("serial")).svg
-    assert [name for name in ("Host", "Forward stream", "Copy stream") if f">{name}<" in svg]
-    assert svg.count('class="lane"') == 3 and svg.index(">Host<") < svg.index(">Forward stream<")
+def test_lesson_1_a_colour_is_a_step_in_its_first_picture_and_a_phase_in_detail() -> None:
+    run = learn.simulate("serial")
+    svg, detail = learn.timing(run).svg, learn.timing(run, detail=True).svg
+    assert svg.count('class="lane"') == 2 and svg.index(">host<") < svg.index(">device<")
+    steps = re.findall(r">(plan|run|read) (\d+)<", svg)
+    assert {verb for verb, _ in steps} == {"plan", "run", "read"}
+    assert detail.count('class="lane"') == 3 and ">Copy stream<" in detail
 
 
 def test_lesson_12_its_sglang_traces_contain_the_step_names_of_both_systems() -> None:

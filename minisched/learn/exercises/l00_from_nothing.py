@@ -235,8 +235,8 @@ def as_it_should_be(said: Any, script: Script) -> str:
     """The script on a device that is a queue and a clock."""
     device = QueueAndClock()
     played(lambda: device, script)
-    story = ", ".join(WORDS[what].format(amount) for what, amount in script)
-    return timing(device.trace(), whole=True, title=f"As it should be: {story}").svg
+    title = "As it should be: " + ", ".join(WORDS[what].format(amount) for what, amount in script)
+    return timing(device.trace(), whole=True, title=title, detail=True).svg
 
 
 # -- Exercises 2 and 3: tokens on such a device ----------------------------------------------------

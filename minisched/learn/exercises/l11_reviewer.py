@@ -315,7 +315,7 @@ def is_diagnosed(answer: Any, letter: str) -> str:
 
 def draw_bug(answer: Any, letter: str) -> str:
     """The trace, without a hint."""
-    return timing(trace_of_bug(letter), whole=True, title=f"trace {letter}").svg
+    return timing(trace_of_bug(letter), whole=True, title=f"trace {letter}", detail=True).svg
 
 
 EXERCISES = (
