@@ -112,6 +112,10 @@ def test_each_named_file_is_a_test(engine: pytest.Pytester) -> None:
         ["*minisched?torch_serial.json?*", "*required*overlapped>=90%: 0.0 %*"]
     )
     run.stdout.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.thorough
+def test_without_a_requirement_a_test_is_skipped(engine: pytest.Pytester) -> None:
     nothing = engine.runpytest_subprocess(*WITH, "--minisched", "torch_*.json")
     nothing.assert_outcomes(skipped=2)
 

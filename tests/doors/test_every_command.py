@@ -9,6 +9,7 @@ import typer
 
 from minisched.cli.app import COMMANDS, app
 from tests.doors.conftest import Door
+from tests.support import every
 
 GROUP: Any = typer.main.get_command(app)
 MUSEUM = GROUP.get_command(None, "museum").commands
@@ -51,7 +52,7 @@ def test_every_command_has_a_door() -> None:
     assert sorted(NAMES) == sorted([*ANSWERS, *LONG, *DOWNLOADS])
 
 
-@pytest.mark.parametrize("name", ["compare", *LONG, *DOWNLOADS])
+@pytest.mark.parametrize("name", every(3, ["compare", *LONG, *DOWNLOADS]))
 def test_help_opens(door: Door, name: str) -> None:
     """Of the commands whose example plain ``pytest`` does not type, and of one more."""
     answer = door(f"minisched {name} --help")

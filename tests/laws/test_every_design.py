@@ -47,11 +47,11 @@ LONGEST = 600  # characters of a finding
 
 
 def seeds_of(design: Variant, plain: int, thorough: int) -> list[int]:
-    """Workloads for a design, others than its neighbours have; of three in a row one of each kind:
+    """Draw workloads for a design, others than its neighbours have.
 
-    too little memory; drafts, or where it takes none, urgent requests; and, in turn, with
-    log-probabilities or whatever comes. A design that differs from another one in an option alone
-    has half as many.
+    Of three in a row one has too little memory, one has drafts (urgent requests where the design
+    takes none), and one has log-probabilities or whatever comes. The next design begins with the
+    next of these kinds. A design that differs from another one in an option alone has half as many.
     """
     count = many(plain, thorough)
     count = -(-count // 2) if design.options else count
@@ -59,7 +59,7 @@ def seeds_of(design: Variant, plain: int, thorough: int) -> list[int]:
     seeds, seed = list[int](), 1001 * DESIGNS.index(design)
     while len(seeds) < count:
         theme, algorithm = Random(seed).choice(THEMES), DRAFTERS[seed % len(DRAFTERS)]
-        kind = len(seeds) % 3
+        kind = (DESIGNS.index(design) + len(seeds)) % 3
         if kind == 0:
             is_wanted = theme == "crowded" and not algorithm
         elif kind == 1:
@@ -126,7 +126,7 @@ ON_THE_GPU = [
 
 @pytest.mark.parametrize("design", DESIGNS, ids=by_name)
 def test_every_law_holds_in_virtual_time(design: Variant) -> None:
-    check_holds(design, seeds_of(design, 3, 18), "sim")
+    check_holds(design, seeds_of(design, 2, 18), "sim")
 
 
 @pytest.mark.parametrize(("backend", "design"), ON_A_REAL_CLOCK, ids=by_name)

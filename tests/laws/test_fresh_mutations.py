@@ -157,6 +157,7 @@ def test_a_mutation_is_caught_survives_or_does_not_compile() -> None:
     assert judged(*where, "f(").outcome == "does not compile"
 
 
+@pytest.mark.thorough
 def test_what_a_case_enters_is_measured_and_mutations_are_drawn_from_it() -> None:
     some = [it for it in fresh.candidates() if it.where.startswith(("policy.decode", "devices."))]
     never = Candidate("memory.pool:LeasePool.close", "def close(self, lease):\n    lease.close()\n")
@@ -175,7 +176,7 @@ def test_what_a_case_enters_is_measured_and_mutations_are_drawn_from_it() -> Non
 
 
 def test_a_process_that_takes_too_long_is_ended() -> None:
-    found = dict(fresh.in_children([0, 60], time.sleep, jobs=2, longest=2.0))
+    found = dict(fresh.in_children([0, 60], time.sleep, jobs=2, longest=1.0))
     assert found == {0: None, 60: None}
     assert dict(fresh.in_children([1, 2], lambda it: it * 2, jobs=1)) == {1: 2, 2: 4}
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import every
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     path
@@ -63,7 +65,7 @@ def test_every_module_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["compare --requests 2", "check --workloads 2", "museum list", "doctor"]
+    "line", every(2, ["compare --requests 2", "check --workloads 2", "doctor", "museum list"])
 )
 def test_a_command_runs(tmp_path: Path, line: str) -> None:
     done = as_on_windows(COMMAND.format(words=line.split()), tmp_path)

@@ -465,6 +465,7 @@ def test_clearing_mlx_s_cache_saves_what_the_page_says(tmp_path: Path) -> None:
 # -- beside_the_guides.md: the guide's targets for monitoring --------------------------------------
 
 
+@pytest.mark.thorough
 def test_token_usage_and_running_requests_do_not_show_a_loss_of_time(cli: Any) -> None:
     heads = "--kv-tokens", "highest token usage", "highest #running-req", "time"
     table = next(

@@ -224,7 +224,7 @@ def test_the_scheduler_machine(overrides: dict[str, Any]) -> None:
     happened.clear()
     eager = {"schedule_conservativeness": 0.0, "max_running_requests": 5, "eos_ids": frozenset()}
     machine = type("Machine", (SchedulerMachine,), {"overrides": {**eager, **overrides}})
-    steps = settings(max_examples=many(60, 100), stateful_step_count=50)
+    steps = settings(max_examples=many(40, 100), stateful_step_count=50)
     run_state_machine_as_test(machine, settings=steps)
     for name in ("late finish", "radix split", "radix evict", "wasted row", "retraction"):
         assert happened[name], f"{name} never happened: {happened}"
