@@ -21,6 +21,10 @@
 # **The question.** You have a GPU, and you want a text of a hundred words. Why can't you give all of
 # the work to the GPU, and go for lunch?
 #
+# **The server.** Your team runs one server through the whole course. It answers one request at a
+# time. 25 people ask within half a second, and an answer takes 8,429 ms on average, from its question
+# to its last token. Each lesson lowers this number, or protects it.
+#
 # In this lesson you build all that the other lessons stand on, from an empty page: a **device** in
 # twenty lines, and on it the loop that writes a text. Nothing is hidden, and you need no GPU.
 #
@@ -187,6 +191,15 @@ learn.table(behind, ahead)
 # 2022). Its requests change with every step, and memory is short. The program that decides that is the
 # **scheduler**: the host's 6 ms. The other lessons are about it.
 #
+# ## The server
+#
+# The server now has four requests in each step, and still takes turns: an answer takes 2,626 ms
+# instead of 8,429 ms. `learn.rush(0)` runs the 25 requests with the settings after lesson 0.
+
+# %%
+learn.rush(0)
+
+# %% [markdown]
 # ## In the real systems
 #
 # - On a GPU of NVIDIA the queue is a [CUDA

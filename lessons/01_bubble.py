@@ -22,6 +22,8 @@
 # decides what runs next, a GPU computes it, and your program looks at the result. While your
 # program thinks, what does the expensive GPU do?
 #
+# **The server.** An answer takes 2,626 ms (lesson 0). Host and device take turns.
+#
 # *A GPU is a second computer on a card. Your program (the **host**) puts work into its queue and
 # moves on; the GPU (the **device**) works through that queue in order. Such a queue is called a
 # **stream**. The host waits only where it asks for a result.*
@@ -227,6 +229,15 @@ by_length = {"host_ms": 1, "device_ms": 100, "requests": 1, "new_tokens": 12}
 as_of_0_5_21 = "overlap:ring:enable_skip_finishing_decode=false"
 loops = ("serial", as_of_0_5_21, "overlap", "vllm_async")
 learn.table(*(learn.simulate(loop, **by_length) for loop in loops))
+
+# %% [markdown]
+# ## The server
+#
+# With the overlap loop, an answer takes 1,825 ms instead of 2,626 ms. (Every fourth one must follow a
+# rule, and there the loop still waits: lesson 10.)
+
+# %%
+learn.rush(1)
 
 # %% [markdown]
 # ## In the real systems

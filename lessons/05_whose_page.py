@@ -22,6 +22,8 @@
 # instructions ("You are a helpful ..."), and then come ten of their own. Must the device read the
 # instructions six times? And if it reads them once: which request owns that memory, and until when?
 #
+# **The server.** An answer takes 1,576 ms (lesson 4). Each question begins with the same 200 tokens.
+#
 # *The device keeps keys and values (**KV**) for each token that it has read of a prompt. That
 # memory comes in **pages** of a few tokens. A request that runs has a row in the **request table**,
 # which lists its pages in order, as a page table does for a process.*
@@ -165,6 +167,14 @@ learn.check("evict", evict)
 
 # %%
 learn.show(EvictableLeaves.pop, "while self._heap", look_at=("worth ==",))
+
+# %% [markdown]
+# ## The server
+#
+# The 200 tokens of instructions are computed once. An answer takes 751 ms instead of 1,576 ms.
+
+# %%
+learn.rush(5)
 
 # %% [markdown]
 # ## Solutions, and other ways

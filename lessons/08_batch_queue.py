@@ -22,6 +22,8 @@
 # a GPU of its own. A token comes out of the last stage, and it is the input of the first. Must
 # three GPUs idle while the fourth works? Can four steps be in flight at a time?
 #
+# **The server.** An answer takes 619 ms (lesson 7), on one GPU.
+#
 # *A GPU is the **device**, your program the **host** (lesson 1). A **step** computes the next token
 # of every request in its **batch**. Here a step goes through the four stages one after the other:
 # a **pipeline**.*
@@ -185,6 +187,15 @@ def ends_in_flight(computed, placeholders, length):
 
 
 learn.check("ends_in_flight", ends_in_flight)
+
+# %% [markdown]
+# ## The server
+#
+# An answer still takes 619 ms. One GPU has one stage, and two steps in flight are enough for it. The
+# queue is for the day on which the model needs four GPUs.
+
+# %%
+learn.rush(8)
 
 # %% [markdown]
 # ## Solutions, and other ways

@@ -22,6 +22,9 @@
 # request may want its answer to be valid JSON, and the tokens so far decide which may come next. Must
 # the whole machine stop for it?
 #
+# **The server.** An answer takes 619 ms (lesson 7). Every fourth question has a rule for its answer,
+# and the loop waits for it.
+#
 # *A **grammar** decides which tokens may follow (here a regular expression; a JSON schema in life). The
 # host keeps it, and builds a **mask** from it: a list of the tokens that may be sampled. A **penalty**
 # makes tokens less likely that were generated before. Both read a request's history.*
@@ -179,6 +182,14 @@ learn.check("accept", accept)
 
 # %%
 learn.show(count_accepted, "at, none =", look_at=("count_equal",))
+
+# %% [markdown]
+# ## The server
+#
+# Now only the sampling waits for a rule. An answer takes 468 ms instead of 619 ms.
+
+# %%
+learn.rush(10)
 
 # %% [markdown]
 # ## Solutions, and other ways

@@ -22,6 +22,8 @@
 # Is it overlapped? The log does not show it; a **trace** does: each piece of work with its time, on the
 # host and on the device. Which call stands between you and the overlap?
 #
+# **The server.** An answer takes 468 ms (lesson 10), on a simulated device.
+#
 # *`torch.profiler` and NVIDIA's Nsight Systems record such traces. They know nothing of steps or
 # tokens: they see **calls** of the host, and **ops** (kernels and copies) on the **streams** of the
 # device. Some calls launch an op and return immediately, some wait until the device is done: they
@@ -194,6 +196,15 @@ learn.check("launched_ahead", launched_ahead)
 learn.timing(
     *(learn.simulate(loop, device_ms=3, requests=1) for loop in ("mindie_placeholder", "overlap"))
 )
+
+# %% [markdown]
+# ## The server
+#
+# An answer still takes 468 ms, and the device is busy for 99 % of the time. On a real server only a
+# trace shows such a share. It also finds the call that blocks.
+
+# %%
+learn.rush(12)
 
 # %% [markdown]
 # ## Solutions, and other ways

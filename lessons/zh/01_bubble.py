@@ -21,6 +21,8 @@
 # **问题。** 语言模型一次写一个 token。对每个 token，你的程序决定下一步运行什么，GPU 计算，然后你的程序查看结果。你的程序思考时，昂贵的
 # GPU 在做什么？
 #
+# **服务器。** 一个回答需要 2,626 ms（第 0 课）。主机和设备轮流工作。
+#
 # *GPU 是卡上的第二台计算机。你的程序（**host**，主机）把工作放进它的队列，然后继续；GPU（**device**，设备）按顺序处理这个队列。这样的
 # 队列叫做 **stream**（流）。主机只在要结果的地方等待。*
 #
@@ -202,6 +204,15 @@ by_length = {"host_ms": 1, "device_ms": 100, "requests": 1, "new_tokens": 12}
 as_of_0_5_21 = "overlap:ring:enable_skip_finishing_decode=false"
 loops = ("serial", as_of_0_5_21, "overlap", "vllm_async")
 learn.table(*(learn.simulate(loop, **by_length) for loop in loops))
+
+# %% [markdown]
+# ## 服务器
+#
+# 用重叠循环，一个回答需要 1,825 ms，而不是 2,626 ms。（每四个回答中有一个必须遵守规则，循环在那里仍
+# 要等待：见第 10 课。）
+
+# %%
+learn.rush(1)
 
 # %% [markdown]
 # ## 在真实系统里

@@ -8,6 +8,7 @@ module           what it gives
 ``grade``        ``check``: the laws, the smallest counterexample in red, or the run beside another
 ``guard``        limits of time and instructions for a learner's lines
 ``score``        three fixed workloads, and the figures of a loop on them
+``rush``         one server through the course: the time of an answer after each lesson
 ``small_engine`` an engine of nano-vllm's shape, for lesson 14
 ``slides``       a lesson as slides, without its solutions
 ``outputs``      what a cell shows: a table, and lines of the package
@@ -34,6 +35,7 @@ from .keep import hint
 from .outputs import Table
 from .outputs import excerpt as show
 from .runs import simulate, table, timing, view
+from .rush import rush
 
 __all__ = [
     "Table",
@@ -48,6 +50,7 @@ __all__ = [
     "picture_of_example",
     "profile",
     "profile_path",
+    "rush",
     "show",
     "simulate",
     "table",

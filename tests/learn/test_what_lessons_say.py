@@ -20,6 +20,7 @@ from minisched.learn.exercises.l12_your_engine import PROFILES, longest_wait
 from minisched.learn.grade import grade
 from minisched.learn.keep import keep
 from minisched.learn.runs import makespan_ms
+from minisched.learn.rush import STAGES, answer_ms, run_after, rush
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
 
@@ -28,6 +29,38 @@ def read(lesson: str) -> str:
     """The text of a lesson in one line."""
     text = (LESSONS / f"{lesson}.py").read_text(encoding="utf-8")
     return " ".join(text.replace("\n# ", " ").split())
+
+
+@pytest.mark.parametrize("at", STAGES)
+@pytest.mark.parametrize("folder", ["", "zh"])
+def test_a_lesson_begins_and_ends_with_the_time_of_an_answer(at: int, folder: str) -> None:
+    for path in (LESSONS / folder).glob(f"{at:02}_*.py"):
+        texts = [cell.source for cell in jupytext.read(path).cells]
+        number = texts.index(f"learn.rush({at})")
+        checks = [n for n, text in enumerate(texts) if "\nlearn.check(" in text]
+        assert max(checks) < number
+        before, after = (f"{answer_ms(lesson):,.0f} ms" for lesson in (at - 1, at))
+        begin = re.search(r"\*\*(The server\.|服务器。)\*\*.*?(\n\n|$)", texts[0], re.S)
+        end = re.split(r"## (?:The server|服务器)\n", texts[number - 1])[-1]
+        assert begin and re.findall(r"[\d,]+ ms", begin[0]) == [before]
+        said = re.findall(r"[\d,]+ ms", end)
+        assert said[0] == after and (said[1:2] == [before]) == bool(STAGES[at].loop)
+
+
+def test_the_rush_falls_with_the_same_tokens_and_the_readme_has_its_table() -> None:
+    runs = [run_after(at) for at in range(-1, 15)]
+    times = [answer_ms(at) for at in range(-1, 15)]
+    assert times == sorted(times, reverse=True) and len({*times}) == 8
+    assert all(run.outputs == runs[0].outputs and not run.errors for run in runs)
+    assert not any(run.metrics.num_retractions for run in runs)
+    assert measure(runs[-1].trace).device_busy_percent > 99
+    longest = [max(max(one.itls) for one in run.metrics.ended if one.itls) for run in runs]
+    assert f"from {longest[7] / 1e6:.0f} ms to {longest[8] / 1e6:.0f} ms" in read(
+        "07_mixed_or_apart"
+    )
+    text = (LESSONS / "README.md").read_text(encoding="utf-8")
+    for name, change, time, _ in rush(14).rows:
+        assert (f"| {name} | {change} | {time} |" in text) == (not change.startswith("kept"))
 
 
 Rows = dict[str, list[float]]  # what the first column says -> the numbers of the others
