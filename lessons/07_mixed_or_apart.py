@@ -261,7 +261,7 @@ learn.rush(7)
 # <details><summary>Exercise 4: chunk_size</summary>
 #
 # `48 + 8 * waiting` has 283 points: a larger chunk while requests wait. `return 64` has one more, but
-# its makespan is 40 % longer on the second workload. *Another way*: choose the chunk so that each step
+# its makespan is much longer on the second workload. *Another way*: choose the chunk so that each step
 # takes at most a given time.
 #
 # </details>

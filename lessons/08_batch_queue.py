@@ -65,8 +65,8 @@ learn.table(one, queue)
 # %% [markdown]
 # One step in flight keeps a GPU busy for less than a quarter of the time: the others wait for
 # their turn, and all four wait for the host. With four it is three quarters, and the run is three
-# times as fast. (A pipeline has to be filled first and runs empty at the end; between those it is
-# 87 %, as the picture below shows.) `depth` is how many steps may be launched and not yet processed.
+# times as fast. (A pipeline has to be filled first and runs empty at the end; between those they are
+# busier, as the picture below shows.) `depth` is how many steps may be launched and not yet processed.
 #
 # *Device busy* and *device idle* are the mean of the four GPUs. The queue has 48 steps instead of 19,
 # because each of its steps has one request. With one step in flight, all four decode in the same step.

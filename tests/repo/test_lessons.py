@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 
 from minisched.learn.exercise import exercises
 from minisched.topics import TOPICS
+from tests.support import numbers, prose, with_units
 
 ROOT = Path(__file__).resolve().parents[2]
 ALONE = ("09_placeholders", "13_capstone")  # lessons with one exercise
@@ -107,6 +108,32 @@ def pictures(cell: Any) -> list[str]:
     return [base64.b64decode(data).decode() for data in found]
 
 
+QUOTED = {"02_future_map": {"95.5", "70"}}  # of the report that the lesson links
+MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<[^>]+>", re.S)
+
+
+def of_the_run(cells: list[Any]) -> set[float]:
+    """Every number in the code of a lesson, and in what its cells print and draw."""
+    texts = [cell.source for cell in cells]
+    for cell in cells:
+        texts += [MARKUP.sub(" ", text) for text in (html_of(cell), *pictures(cell))]
+        texts += [output.get("text", "") or output.get("data", {}).get("text/plain", "")
+                  for output in cell.outputs]  # fmt: skip
+    found = re.findall(r"(?<![\w.])\d[\d,_]*(?:\.\d+)?", " ".join(texts))
+    return {float(re.sub("[,_]", "", number)) for number in found}
+
+
+def not_of_the_run(said: set[str], values: set[float]) -> set[str]:
+    """Figures that no number of the run becomes when it is rounded to as many digits."""
+    digits = {figure: len(figure.partition(".")[2]) for figure in said}
+    rounded = {at: {f"{value:,.{at}f}" for value in values} for at in set(digits.values())}
+    return {figure for figure in said if figure not in rounded[digits[figure]]}
+
+
+def test_a_figure_that_no_run_gives_is_seen() -> None:
+    assert not_of_the_run({"12.3", "12", "1,000", "7", "12.4"}, {12.34, 1000.0}) == {"7", "12.4"}
+
+
 @pytest.mark.thorough
 @lesson
 def test_it_runs_with_the_extras_that_it_names_and_every_exercise_starts_wrong(path: Path) -> None:
@@ -125,6 +152,9 @@ def test_it_runs_with_the_extras_that_it_names_and_every_exercise_starts_wrong(p
     assert len(exercises) in ((1,) if path.stem in ALONE else (2, 3, 4))
     for cell in exercises:
         assert "✗ Not yet" in html_of(cell), cell.source
+    words = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    left = not_of_the_run(with_units(prose(words)), of_the_run(cells))
+    assert left == QUOTED.get(path.stem, set())
 
 
 # -- the translations ------------------------------------------------------------------------------
@@ -144,6 +174,7 @@ def test_a_translation_has_the_same_cells_code_names_and_links(path: Path) -> No
             assert ours.source == theirs.source
             continue
         assert re.search("[\u4e00-\u9fff]", theirs.source), theirs.source
+        assert with_units(prose(theirs.source)) <= numbers(prose(ours.source)), theirs.source
         for pattern in (r"`([^`]+)`", r"\]\(([^)]+)\)", r"^#+ ", r"^\d+\. |^- "):
             same = (
                 sorted(" ".join(it.split()) for it in re.findall(pattern, text, re.M))

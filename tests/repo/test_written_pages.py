@@ -462,6 +462,33 @@ def test_clearing_mlx_s_cache_saves_what_the_page_says(tmp_path: Path) -> None:
         assert most[every] / 2**20 == pytest.approx(int(figure), rel=0.3)
 
 
+def test_prompts_in_the_chain_cost_what_the_page_says(cli: Any) -> None:
+    page = "lessons/site/docs/mlx_caches.md"
+    command = re.findall(r"^minisched (compare .*-running-requests) 8( .*)$", text_of(page), re.M)[
+        0
+    ]
+    table = next(it for it in tables(page) if it[0][0].startswith("virtual time"))
+    loops = ("serial", "mlx_async", "mlx_async:chain_extend=true", "overlap")
+    assert [head.strip("`") for head in table[0][1:]] == [loop.split(":")[-1].partition("=")[0]
+                                                          for loop in loops]  # fmt: skip
+
+    def shown(places: int, column: str) -> list[str]:
+        """A column of what the command prints, in the order of the loops."""
+        out = cli(f" {places}".join(command))[1]
+        heads, *lines = [re.split("  +", line) for line in out.splitlines() if "  " in line]
+        found = {line[0]: line[heads.index(column)] for line in lines if line[0] in loops}
+        return [found[loop] for loop in loops]
+
+    few, many = ([f"{float(time):,.1f}" for time in shown(places, "makespan (ms)")]
+                 for places in (8, 24))  # fmt: skip
+    assert table[1:] == [
+        ["24 requests, 8 places (ms)", *few],
+        ["hidden share of the host's work", *shown(8, "host hidden")],
+        ["rows wasted", *shown(8, "wasted rows")],
+        ["24 requests, 24 places (ms)", *many],
+    ]
+
+
 # -- beside_the_guides.md: the guide's targets for monitoring --------------------------------------
 
 
