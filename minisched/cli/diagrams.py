@@ -16,21 +16,16 @@ def diagrams(
     names: list[str] | None = typer.Argument(None, help="Topics or diagrams; all unless named."),
     check: bool = setting(False, "Change nothing; exit 1 if something is stale."),
     svg: bool = setting(True, "Render the SVGs too (with --check: where the driver is)."),
-    server: str = setting("", "A PlantUML server, such as http://127.0.0.1:8080/plantuml."),
 ) -> int:
     """Regenerate golden traces, their views and the diagrams of this repository, from runs.
 
-    PlantUML renders on the server of --server or PLANTUML_SERVER. Without one,
-    the pinned renderer in Node does, and --check always uses that one.
+    The pinned PlantUML renders in Node, without Java.
     """
     root, names, more = golden.checkout(), names or [], museum_makers()
-    if server and (check or not svg):
-        option = "--check" if check else "--no-svg"
-        raise ValueError(f"--server renders, so it cannot be used with {option}.")
     try:
         with work_progress(len(names or {**golden.makers(), **more}) + 1) as work:
             checked, stale = golden.bring_up_to_date(
-                names, root, work.advance, more, is_check=check, with_svg=svg, server=server
+                names, root, work.advance, more, is_check=check, with_svg=svg
             )
     except RenderError as error:
         return complain(str(error), BAD_INPUT)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..devices.registry import DEVICES, load, open_device
-from ..export.render_puml import find_renderer
+from ..export.render_puml import find_node
 from ..models.fetch import NAME
 from ..models.registry import find_model, open_model
 from .layout import JSON, print_json, say_table
@@ -23,7 +23,7 @@ def doctor(json: bool = JSON) -> None:
     findings = {
         "device": devices,
         "model": {**hashes, "smollm2": needs(find_smollm2)},
-        "renderer": {"plantuml": needs(find_renderer)},
+        "renderer": {"plantuml": needs(find_node)},
     }
     if json:
         print_json(findings)

@@ -15,7 +15,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ..recipes import RECIPES, run_of, trace_of
 from ..topics import SAME_PICTURE, TOPICS
@@ -28,7 +27,7 @@ from .one_token import one_token
 from .pictures import compare, stages, waits
 from .pictures.stories import STORIES
 from .poster import poster
-from .render_puml import Renderer, find_renderer, has_driver, in_dark_too, render, render_by_driver
+from .render_puml import RenderError, find_node, in_dark_too, render
 from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
@@ -197,15 +196,14 @@ def checkout(root: Path = ROOT) -> Path:
 
 def bring_up_to_date(
     names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE, *,
-    is_check: bool = False, with_svg: bool = True, server: str = "",
+    is_check: bool = False, with_svg: bool = True,
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """Make the texts of the named topics and diagrams (of all, if none), and render their SVGs.
 
     Stale files are written, or in a check only reported. Texts are compared byte for byte, or by
     their hash. A check compares PlantUML's pictures by the hash of their text, and their bytes only
-    ``with_svg`` and with the pinned renderer. ``server`` is a PlantUML server to render on;
-    ``more`` are the makers of later layers. Returns the paths that were compared, and the stale
-    ones.
+    ``with_svg`` and where the renderer is. ``more`` are the makers of later layers. Returns the
+    paths that were compared, and the stale ones.
 
     Raises:
         ValueError: a name is no topic and no diagram.
@@ -213,10 +211,13 @@ def bring_up_to_date(
             texts have been written.
     """
     chosen = known_makers(names, root, more)
-    if is_check:
-        with_svg = with_svg and has_driver()
-    elif with_svg and sources(root, names, ()):
-        find_renderer(server)  # if there is none, nothing is done
+    if with_svg and sources(root, names, ()):
+        try:
+            find_node()
+        except RenderError:
+            if not is_check:
+                raise  # nothing is done
+            with_svg = False
     files: Files = {}
     for name, make in chosen.items():
         hear(name)
@@ -228,8 +229,7 @@ def bring_up_to_date(
         write(root, files, is_all=not names)
     drawn = sources(root, names, files)
     if with_svg and drawn:
-        renderer = render_by_driver if is_check else find_renderer(server)
-        pictures = rendered_svgs(drawn, hear, renderer)
+        pictures = rendered_svgs(drawn, hear)
         stale += stale_files(root, pictures)
     if is_check:
         stale += stale_pictures(drawn)
@@ -305,19 +305,16 @@ def hash_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def rendered_svgs(drawn: Sequence[Path], hear: Hear, renderer: Renderer) -> Files:
+def rendered_svgs(drawn: Sequence[Path], hear: Hear) -> Files:
     """Render each PlantUML text as SVG, by path; each picture names its text.
 
     Raises:
         RenderError: a diagram is wrong.
     """
     hear(f"rendering {len(drawn)} diagrams")
-    with TemporaryDirectory() as folder:
-        pictures = render(drawn, Path(folder), renderer)
-        texts = [path.read_text(encoding="utf-8").rstrip() for path in pictures]
     return {
-        picture_of(source): f"{in_dark_too(text)}\n{drawn_from(source)}\n"
-        for source, text in zip(drawn, texts, strict=True)
+        picture_of(source): f"{in_dark_too(text.rstrip())}\n{drawn_from(source)}\n"
+        for source, text in zip(drawn, render(drawn), strict=True)
     }
 
 

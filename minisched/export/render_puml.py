@@ -1,39 +1,24 @@
-"""PlantUML text to SVG: the renderers, their errors, and the look on dark paper.
+"""PlantUML text to SVG: the pinned renderer, its errors, and the look on dark paper.
 
-A server named by ``--server`` or ``PLANTUML_SERVER`` has precedence. Without one it is the pinned
-renderer, which needs Node but no Java. Only the pinned renderer gives the same bytes everywhere.
+The renderer needs Node but no Java, and gives the same bytes on every machine.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from html import unescape
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-from urllib.parse import urlsplit
 
 from .looks import DARK, LOOKS, ON_DARK, look
-
-Renderer = Callable[[Sequence[Path], Path], None]
-"""Renders files into a folder, each to an SVG of its own name. Raises RenderError."""
 
 DRIVER = Path(__file__).resolve().parents[2] / "diagrams" / "render" / "render.mjs"
 ADVICE = (
     "no PlantUML renderer was found; run `npm ci` in diagrams/render of a checkout (needs Node 18 "
-    "or newer), or name a server with --server or PLANTUML_SERVER."
-)
-MISTAKES = (  # texts in a picture of an error
-    "Syntax Error",
-    "Assumed diagram type",
-    "not supported by this release",
-    "Cannot find Graphviz",
+    "or newer)."
 )
 
 
@@ -41,125 +26,31 @@ class RenderError(RuntimeError):
     """A diagram could not be rendered; the message is one sentence."""
 
 
-# -- Renderers -------------------------------------------------------------------------------------
-
-
-def has_driver() -> bool:
-    """Return whether the pinned renderer is installed: its SVGs are the same on every machine."""
-    return (DRIVER.parent / "node_modules").is_dir() and shutil.which("node") is not None
-
-
-def find_renderer(server: str = "") -> Renderer:
-    """Return the renderer to use; ``server`` is the address that the user named.
+def find_node() -> str:
+    """Return the path of Node, if the pinned renderer is installed.
 
     Raises:
-        RenderError: there is none (the message names a remedy), or the one chosen is unusable.
+        RenderError: one of them is missing; the message names a remedy.
     """
-    if server := server or os.environ.get("PLANTUML_SERVER", ""):
-        return partial(render_by_server, server)
-    if has_driver():
-        return render_by_driver
-    raise RenderError(ADVICE)
+    node = shutil.which("node")
+    if node is None or not (DRIVER.parent / "node_modules").is_dir():
+        raise RenderError(ADVICE)
+    return node
 
 
-def render(
-    puml_paths: Sequence[Path], out: Path | None = None, renderer: Renderer | None = None
-) -> list[Path]:
-    """Render each file to an SVG of the same name, in its folder or in ``out``.
-
-    If one of them is wrong, nothing is written.
+def render(paths: Sequence[Path]) -> list[str]:
+    """Return the SVG of each file; the renderer stops at the first error.
 
     Raises:
         RenderError: there is no renderer, or a diagram is wrong.
     """
-    if not puml_paths:
-        return []
-    pictures = [(out or path.parent) / f"{path.stem}.svg" for path in puml_paths]
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        (renderer or find_renderer())([path.resolve() for path in puml_paths], folder)
-        for path in puml_paths:
-            _check(path, folder / f"{path.stem}.svg")
-        for picture in pictures:
-            shutil.copyfile(folder / picture.name, picture)
-    return pictures
-
-
-def _check(path: Path, picture: Path) -> None:
-    """Refuse a picture of an error, which a renderer may report as a success."""
-    if not picture.is_file():
-        raise RenderError(f"{path.name} was refused: there is no picture of it.")
-    text = picture.read_text(encoding="utf-8").replace("\xa0", " ").replace("&#160;", " ")
-    for mistake in MISTAKES:
-        if mistake in text:
-            raise RenderError(f"{path.name} was refused: {mistake}.")
-
-
-def render_by_driver(paths: Sequence[Path], folder: Path) -> None:
-    """Render with the pinned ``diagrams/render/render.mjs``, which stops at the first error.
-
-    Raises:
-        RenderError: a diagram is wrong.
-    """
-    command = [shutil.which("node") or "node", str(DRIVER), "--out", str(folder), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
-    if done.returncode:  # its messages are escaped as HTML: ``--&gt;``
-        said = unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
-        raise RenderError(said or "the pinned renderer failed without a message.")
-
-
-# -- Only a server that the user named -------------------------------------------------------------
-#
-# Through the ``plantuml`` package (extra ``plot``). Its default is the public server, but here
-# the address is always the user's, such as ``http://127.0.0.1:8080/plantuml``, which a jar gives
-# with ``java -jar plantuml.jar -picoweb:8080:127.0.0.1``.
-
-SECONDS = 30  # until a server without an answer counts as failed
-
-
-def render_by_server(server: str, paths: Sequence[Path], folder: Path) -> None:
-    """Send each text in an address of its own, and keep the returned SVG.
-
-    Raises:
-        RenderError: the address is none, the package is missing, the server does not answer, or it
-            refuses a diagram.
-    """
-    parts = urlsplit(server)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise RenderError(
-            f"{server!r} is no address of a PlantUML server; "
-            "it must be one such as http://127.0.0.1:8080/plantuml."
-        )
-    try:
-        package: Any = import_module("plantuml")
-    except ImportError as error:
-        raise RenderError(
-            "a PlantUML server needs the package `plantuml`: pip install 'minisched[plot]'."
-        ) from error
-    address = f"{server.rstrip('/').removesuffix('/svg')}/svg/"
-    client = package.PlantUML(url=address, http_opts={"timeout": SECONDS})
-    for path in paths:
-        url = client.get_url(path.read_text(encoding="utf-8"))
-        try:
-            # Not ``client.processes``: its error handling fails, and the reason is lost.
-            response, content = client.http.request(url)
-        except (OSError, client.HttpLib2Error) as error:
-            raise RenderError(f"the PlantUML server {server} does not answer: {error}.") from error
-        _check_url(server, path, response, content)
-        (folder / f"{path.stem}.svg").write_bytes(content)
-
-
-def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
-    """Refuse a wrong diagram: the answer is a picture of the error, and headers describe it."""
-    if what := response.get("x-plantuml-diagram-error"):
-        line = response.get("x-plantuml-diagram-error-line", "")
-        where = f" in line {line}" if line else ""
-        reason = unescape(what.partition(" (")[0])
-        raise RenderError(f"{path.name} is not a PlantUML diagram: {reason}{where}.")
-    if response.status != 200:
-        raise RenderError(f"the PlantUML server {server} refused {path.name}: {response.status}.")
-    if b"<svg" not in content[:1000]:
-        raise RenderError(f"the PlantUML server {server} answered {path.name} with no SVG.")
+    with TemporaryDirectory() as folder:
+        command = [find_node(), str(DRIVER), "--out", folder, *map(str, paths)]
+        done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+        if done.returncode:  # its messages are escaped as HTML: ``--&gt;``
+            said = unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
+            raise RenderError(said or "the pinned renderer failed without a message.")
+        return [(Path(folder) / f"{path.stem}.svg").read_text(encoding="utf-8") for path in paths]
 
 
 # -- On dark paper ---------------------------------------------------------------------------------

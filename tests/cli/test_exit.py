@@ -98,7 +98,7 @@ def test_only_one_function_writes_files() -> None:
     """Whoever opens a file himself can leave half of it. (Scratch folders may, and a sweep, which
     appends a line for each cell, and reads no line that was cut off.)"""
     scratch = {
-        "export/render_puml.py", "models/fetch.py", "bench/tiny_llama.py",
+        "models/fetch.py", "bench/tiny_llama.py",
         "bench/cuda.py", "checks/foreign.py", "trace/files.py", "sweep/sweep.py",
     }  # fmt: skip
     package, writes = ROOT / "minisched", re.compile(r"\.write_(text|bytes)\(|\.open\([\"'][wax]")

@@ -124,8 +124,8 @@ def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
 
 
 def diagrams(names: list[str] | None = None, check: bool = False, svg: bool = True) -> int:
-    """``minisched diagrams`` with its own renderer."""
-    return command(names, check, svg, server="")
+    """``minisched diagrams``."""
+    return command(names, check, svg)
 
 
 @pytest.mark.usefixtures("plantuml")
