@@ -75,14 +75,17 @@ class Contested:
                 changes = list(self._owners_of_row(self._row()))
             case "answer":
                 heard = tokens_heard(self.trace).get(unquote(self.number), ())
-                changes = [(one.time, str(one.token)) for one in heard]
+                at = {one.time: [it.token for it in heard if it.time == one.time] for one in heard}
+                changes = [(time, " ".join(map(str, tokens))) for time, tokens in at.items()]
             case _:
                 changes = list(self._writers())
+        pairs = zip([("", ""), *changes], changes, strict=False)
+        changes = [new for (_, old), new in pairs if (old, new[1]) != (FREED, FREED)]
         after = [*changes[1:], (self.trace.end, FREED)]
         return [
             Owned(start, end, owner)
             for (start, owner), (end, _) in zip(changes, after, strict=False)
-            if end > start
+            if end > start or start == self.trace.end
         ]
 
     def accesses(self) -> Iterator[CellAccess]:
@@ -144,21 +147,31 @@ class Contested:
                 yield access.time, FREED
 
 
-def cell_row(view: View, name: str, slices: Sequence[int] = ()) -> LaneRow:
-    """Return a cell's lane in the time of a view; accesses in ``slices`` have a red frame."""
+def cell_row(view: View, name: str, end: int, slices: Sequence[int] = ()) -> LaneRow:
+    """Return a cell's lane in the time of a view; accesses in ``slices`` have a red frame.
+
+    The last owner in a whole run has the cell until ``end``, the end of the axis.
+    """
     cell, spans = Contested(view.trace, name), list[LaneItem]()
+    frees = [access.time for access in cell.accesses() if access.kind == "free"]
     rids = dict.fromkeys(rid for item in view.trace.slices for rid in item.rids)
     colours = {rid: f"owner {at % len(OWNERS)}" for at, rid in enumerate(rids)}
     colours |= {FREED: "queued", CACHED: "evictable"}
-    for one in cell.owned():
+    owned = cell.owned()
+    for one in owned:
         kind = "stored" if cell.kind == "answer" else colours.get(one.owner, "other")
-        if one.start < view.end and one.end > view.start:
+        if one.start <= view.end and one.end > view.start:
             words = one.owner if cell.kind != "future map" or one.owner == FREED else (
                 f"token of {one.owner}")  # fmt: skip
-            ends = view.clip(one.start, one.end)
-            spans.append(LaneItem(kind, *ends, words, one.owner, f"{cell.name}: {words}"))
+            again = sum(one.start <= time < max(one.end, one.start + 1) for time in frees) > 1
+            words += " twice" * (one.owner == FREED and again)
+            start, until = view.clip(one.start, one.end)
+            until = end if one is owned[-1] and view.end == view.trace.end else until
+            if until > start:
+                about = f"{cell.name}: {words}"
+                spans.append(LaneItem(kind, start, until, words, one.owner, about))
     if cell.kind == "answer" and not spans:
-        spans.append(LaneItem("queued", *view.clip(view.start, view.end), "no token"))
+        spans.append(LaneItem("queued", view.clip(view.start, view.end)[0], end, "no token"))
     for access in cell.accesses():
         if view.start <= access.time <= view.end:
             time, _ = view.clip(access.time, access.time)

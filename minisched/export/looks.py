@@ -79,7 +79,7 @@ LOOKS = {
     **SHARES,
     **STEPS,
     **{f"owner {at}": Look(*both, glyph="abcdef"[at]) for at, both in enumerate(OWNERS)},
-    "other": Look("#B4B9BF", glyph="?"),  # a phase or an op that later designs add
+    "other": Look("#D2D6DB", glyph="?"),  # a phase or an op that later designs add
     "bubble": Look("", texture="hatch", glyph="╱"),
     "waited": Look("", texture="hatch", glyph="╳"),
     # a token on its way
@@ -124,8 +124,8 @@ PALE = {  # the fills of looks without one, for forms that have no texture
     "lacking": "#FFFFFF",
 }  # fmt: skip
 ON_DARK = {  # pale secondary looks, dark on dark paper because they would stand out there
-    "left": "#55606C", "spent": "#2A313A", "room": "#1C232B", "popped": "#3D4651",
-    "evictable": "#302D57",
+    "other": "#454E58", "left": "#55606C", "spent": "#2A313A", "room": "#1C232B",
+    "popped": "#3D4651", "evictable": "#302D57",
 }  # fmt: skip
 ARROWS = {  # the meaning of each kind of edge
     "launch": "launch to run",

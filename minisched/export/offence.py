@@ -13,6 +13,7 @@ from statistics import median
 from ..checks.history import Offence
 from ..checks.overlap import step_intervals
 from ..trace import Slice, Trace
+from ..trace.events import is_forward, is_host
 from .contested import LEGEND as CELL_LEGEND
 from .contested import cell_row
 from .layout import View, lane_title, make_view, slices_of
@@ -26,6 +27,7 @@ LEGEND = {
     **RUN_LEGEND,
     **CELL_LEGEND,
     "outline": "a cause, by number",
+    "other": "other work, by step",
     "ghost": "the other order, which nothing forbids",
     "arrow missing": "an edge that should be there, and is not",
 }
@@ -55,13 +57,14 @@ def culprits_of(slices: Iterable[Slice], offence: Offence) -> list[Slice]:
     return [item for item in slices if item.id in wanted]
 
 
-TOLD = ("token", "wrong", "transfer")  # the edges that are drawn, next to those of the culprits
+TOLD = ("wrong", "transfer")  # the edges that are drawn
 
 
 def in_red(view: View, offence: Offence, duration: int) -> Lanes:
     """Return a view's lanes in run time, with frames around culprits and a missing edge.
 
-    The contested memory is the last lane. Below it each culprit has a phrase.
+    The contested memory is the last lane. Below it each culprit has a phrase. All other slices are
+    grey, and a stream without any part in it is left out.
     """
     view = replace(view, zero=0)
     lanes, missing = lanes_of(view, duration), missing_of(view, offence)
@@ -70,8 +73,7 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
     links = [
         link
         for link in lanes.links
-        if {link.data["src"], link.data["dst"]} != pair
-        and (link.kind in TOLD or ids & {link.data["src"], link.data["dst"]})
+        if {link.data["src"], link.data["dst"]} != pair and link.kind in TOLD
     ]
     red: list[list[LaneItem]] = [[] for _ in view.lanes]
     for number, item in enumerate(culprits, 1):
@@ -91,10 +93,27 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         begin = first.start if second.start >= first.end else first.end
         other = view.clip(begin, begin + second.duration)
         red[rows[1]].append(LaneItem("ghost", *other, about=LEGEND["ghost"]))
-    rows_in_red = [replace(row, spans=[*row.spans, *more])
-                   for row, more in zip(lanes.rows, red, strict=True)]  # fmt: skip
+    involved = {row for link in links for row in (link.src[0], link.dst[0])}
+    shown = [
+        row
+        for row, lane in enumerate(view.lanes)
+        if row in involved or red[row] or is_host(lane) or is_forward(lane)
+    ]
+    rows_in_red = [
+        replace(lanes.rows[row], spans=[*quieted(lanes.rows[row].spans, ids), *red[row]])
+        for row in shown
+    ]
+    links = [
+        replace(
+            link,
+            src=(shown.index(link.src[0]), link.src[1]),
+            dst=(shown.index(link.dst[0]), link.dst[1]),
+        )
+        for link in links
+    ]
     if offence.cell:
-        rows_in_red.append(cell_row(view, offence.cell, [item.id for item in culprits]))
+        ids_in_order = [item.id for item in culprits]
+        rows_in_red.append(cell_row(view, offence.cell, lanes.end, ids_in_order))
     phrases = [
         LaneItem("deed", *view.clip(item.start, item.end), f"{item.label} {deed}", str(number))
         for number, (item, deed) in enumerate(deeds_of(culprits, offence), 1)
@@ -102,6 +121,15 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
     last = rows_in_red[-1]
     rows_in_red[-1] = replace(last, spans=[*last.spans, *phrases])
     return replace(lanes, rows=rows_in_red, links=links)
+
+
+def quieted(spans: Iterable[LaneItem], loud: set[int]) -> list[LaneItem]:
+    """Return the items without flags, all quiet except the slices in ``loud``, which are ids."""
+    return [
+        replace(item, is_quiet="id" in item.data and item.data["id"] not in loud)
+        for item in spans
+        if item.kind != "flag"
+    ]
 
 
 def deeds_of(culprits: Iterable[Slice], offence: Offence) -> Iterator[tuple[Slice, str]]:

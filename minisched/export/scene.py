@@ -40,7 +40,8 @@ class LaneItem:
     A kind in ``looks.SIGNS`` is a sign at ``start``. The kind ``outline`` is a frame around other
     items, with ``label`` as its number. ``ghost`` marks a place that the item could have had, and
     ``said`` is only text below it. ``label`` stands in the box where there is room, otherwise
-    ``brief``. ``about`` is one sentence for a pointer on it.
+    ``brief``. ``about`` is one sentence for a pointer on it. An ``is_quiet`` item is grey in a
+    picture about another matter.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class LaneItem:
     brief: str = ""
     about: str = ""
     data: Data = field(default_factory=dict)
+    is_quiet: bool = False
 
     @property
     def duration(self) -> int:
@@ -226,6 +228,14 @@ class Scene:
         """Return the meaning of each kind that occurs."""
         seen = {kind for part in self.parts for one in part.shows for kind in _of(one)}
         return {kind: words for kind, words in self.legend.items() if kind in seen}
+
+    @property
+    def quiet(self) -> set[str]:
+        """Return the kinds that occur only as quiet items."""
+        lanes = [one for part in self.parts for one in part.shows if isinstance(one, Lanes)]
+        items = [item for one in lanes for row in one.rows for item in row.spans]
+        loud = {item.kind for item in items if not item.is_quiet}
+        return {item.kind for item in items if item.is_quiet} - loud
 
 
 def _of(one: Show) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .looks import OVER, SIGNS, css
+from .looks import OVER, SIGNS, css, look
 from .scene import LaneItem, LaneLink, LaneRow, Lanes
 from .svg_page import SvgPage, TimeScale, cut, width_of
 from .svg_style import MARGIN
@@ -132,7 +132,7 @@ class LanesDrawing:
             at = y - 1 if item.kind == "flag" else y + self.box / 2
             page.sign(item.kind, x, at, item.about, item.data)
         else:
-            kind = f"box {css(item.kind)}" + " thin" * (width <= 4)
+            kind = f"box {look_of(item)}" + " thin" * (width <= 4)
             least = 1.0 if item.end > item.start else 3.0
             x = min(x, self.sheet.edge - least) if item.end == item.start else x
             page.rect(kind, x, y, max(least, width), self.box, item.about, item.data)
@@ -174,6 +174,7 @@ class LanesDrawing:
         left = x if x + room <= self.sheet.edge else max(self.x.left, until - room)
         self._disc(left + 8, y - 4, item.brief)
         self.page.words(left + 22, y, item.label, "small deed")
+        self.page.said.add(item.label)
 
     def _free(
         self, x: float, width: float, top: float, bottom: float, room: float, taken: list[float]
@@ -202,7 +203,7 @@ class LanesDrawing:
             if is_struck and item.kind in ("bubble", "waited"):
                 return  # its hatching shows the same
             self.page.said.add(words)
-            kind = f"small in-{css(item.kind)}"
+            kind = f"small in-{look_of(item)}"
             if item.kind in ("bubble", "waited"):  # off the hatching, for programs without rims
                 room = 0.9 * width_of(words, self.sheet.small, bold=True)
                 self.page.rect("halo", middle - room / 2, strip.y + 2, room, self.box - 4)
@@ -259,6 +260,11 @@ class LanesDrawing:
         if len(self.lanes.links) * 5 > self.sheet.edge - self.x.left:
             kind += " faint-arrow"
         self.page.path(kind, d, link.about, link.data)
+
+
+def look_of(item: LaneItem) -> str:
+    """Return the class of an item's look: grey for a quiet one that has a colour."""
+    return "other" if item.is_quiet and look(item.kind).fill else css(item.kind)
 
 
 def crosses(

@@ -42,14 +42,34 @@ def cut(words: str, room: float, size: float = 11) -> str:
     return words[:most] + "…" if most else ""
 
 
+BELOW = 20  # pixels of paper below the lowest words
+SHORT = 0.4  # of the first line: the least length of a last line
+
+
 def folded(words: str, room: float, size: float, bold: bool = False) -> list[str]:
-    """Return a text in lines that fit; a Chinese text may break after every character."""
-    lines, line = list[str](), ""
-    for part in re.findall(r"[^\u2e80-\uffff\s]+\s*|[\u2e80-\uffff]\s*", words):
-        if line and width_of((line + part).rstrip(), size, bold) > room:
+    """Return a text in lines that fit, with more than a word or two in the last one.
+
+    A Chinese text may break after every character.
+    """
+    parts = re.findall(r"[^\u2e80-\uffff\s]+\s*|[\u2e80-\uffff]\s*", words)
+    widths = [width_of(part, size, bold) for part in parts]
+    lines = filled(parts, widths, room)
+    while len(lines) > 1 and len(lines[-1]) < SHORT * len(lines[0]):
+        room -= size
+        if len(closer := filled(parts, widths, room)) > len(lines):
+            break
+        lines = closer
+    return lines
+
+
+def filled(parts: Sequence[str], widths: Sequence[float], room: float) -> list[str]:
+    """Return words with their widths in lines, each as full as possible."""
+    lines, line, used = list[str](), "", 0.0
+    for part, width in zip(parts, widths, strict=True):
+        if line and used + width > room:
             lines.append(line.rstrip())
-            line = ""
-        line += part
+            line, used = "", 0.0
+        line, used = line + part, used + width
     return [*lines, line.rstrip()]
 
 
@@ -86,6 +106,7 @@ class SvgPage:
         self.drawn: list[str] = []
         self.said: set[str] = set()  # the labels that the picture contains
         self.top = 11.0
+        self.lowest = 0.0  # the line of the lowest words
         self.lines(scene.title, "title")
         self.top += 2
         self.lines(scene.about, "faint")
@@ -118,6 +139,7 @@ class SvgPage:
     ) -> None:  # fmt: skip
         """Draw one line of text."""
         if words:
+            self.lowest = max(self.lowest, y)
             where = f' text-anchor="{anchor}"' if anchor != "start" else ""
             self._draw("text", kind, f'x="{x:.1f}" y="{y:.1f}"{where}', data, escape(words))
 
@@ -188,11 +210,13 @@ class SvgPage:
     def legend(self) -> None:
         """Draw the meaning of the kinds that occur, except those with their meaning on them."""
         x = float(MARGIN)
+        quiet, scene = self.scene.quiet, self.scene
         entries = [
             (kind, words)
-            for kind, words in self.scene.meanings.items()
-            if not any(label.startswith(words) for label in self.said)
+            for kind, words in scene.meanings.items()
+            if kind not in quiet and not any(label.startswith(words) for label in self.said)
         ]
+        entries += [("other", scene.legend["other"])] if quiet else []
         for number, (kind, words) in enumerate(entries):
             room = 26 + width_of(words, self.sheet.text) + 12
             if not number or x + room > self.sheet.edge:
@@ -218,7 +242,7 @@ class SvgPage:
 
     def finish(self) -> str:
         """Return the whole file."""
-        height, sheet = round(self.top + 14), self.sheet
+        height, sheet = round(self.lowest + BELOW), self.sheet
         paper = (
             f'<rect class="paper" x="0.5" y="0.5" width="{sheet.width - 1}" height="{height - 1}" '
             'rx="8"/>'

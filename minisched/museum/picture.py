@@ -26,7 +26,8 @@ from .blame import exhibit_offence
 from .exhibit import Exhibit, exhibits
 
 OF_THE_README = "pinned_buffer_rewritten"
-LONGEST = 110 * MILLISECOND  # the longest run that is readable at this width
+LONGEST = 64 * MILLISECOND  # the longest run that is readable at this width
+AFTER = 1.12  # of the time shown: the end of the axis, with room for what a run leaves behind
 
 
 def exhibit_scene(exhibit: Exhibit) -> Scene:
@@ -42,12 +43,17 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     offence = exhibit_offence(exhibit, bug)
     ends = [item.end for item in bug.trace.slices if item.id in offence.slices]
     last = min(bug.trace.end, max(ends, default=0) + LONGEST // 8)
+    if offence.cell.startswith("answer"):  # up to the healthy run's last token
+        last = max(last, healthy.trace.end + LONGEST // 8)
     start = max(0, last - LONGEST)
     end = start + LONGEST
     if bug.trace.end > end:
         end = min(end, max(last, healthy.trace.end))
     view, other = stretch(bug, start, end), stretch(healthy, start, end)
-    longest = max(view.duration, other.duration)
+    is_cut = max(bug.trace.end, healthy.trace.end) > end
+    longest = round(
+        (1 if is_cut or not offence.cell else AFTER) * max(view.duration, other.duration)
+    )
     lanes = in_red(view, offence, longest)
     if bug.trace.end < min(end, healthy.trace.end):
         lanes = replace(lanes, rows=[replace(lanes.rows[0], tail="the run ends"), *lanes.rows[1:]])
@@ -56,10 +62,11 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     same = "without it, same requests: every law holds"
     if offence.cell:
         names = same_cells(offence, bug.trace, healthy.trace)
-        rows = [cell_row(other, name) for name in names]
-        parts.append(Part(same, "", [Lanes(rows, lanes.start + longest, lanes.start)]))
-        if names == [offence.cell] and rows == [cell_row(view, offence.cell)]:
-            notes += ["The difference:", *rows_that_differ(bug.trace, healthy.trace)]
+        rows = [cell_row(other, name, lanes.end) for name in names]
+        parts.append(Part(same, "", [Lanes(rows, lanes.end, lanes.start)]))
+        is_same = names == [offence.cell] and rows == [cell_row(view, offence.cell, lanes.end)]
+        if is_same and (differs := rows_that_differ(bug.trace, healthy.trace)):
+            notes += ["The difference:", *differs]
     elif differs := rows_that_differ(bug.trace, healthy.trace):
         notes += [f"{same}, at the same times. The difference:", *differs]
     else:
