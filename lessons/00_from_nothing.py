@@ -51,10 +51,14 @@ nano.main()
 #
 # ## Predict first
 #
-# The host puts a job of 10 ms into the device's queue, works for 6 ms on something else, and then
-# waits for the job. The host's clock began at 0: where is it after the wait? And where, if the
-# host works for 16 ms?
-#
+# The device needs 10 ms for each token, and the host 6 ms. They take turns. After how many
+# milliseconds are four tokens done? Replace `None` by your number, and run the cell. The
+# picture below has a dashed line there.
+
+# %% tags=["guess"]
+guess = None  # ms for four tokens
+
+# %% [markdown]
 # ## A run
 #
 # This is what your device will do in the end, on a loop that you will write in a moment: the host's
@@ -64,7 +68,7 @@ nano.main()
 
 # %%
 serial = learn.simulate("serial", requests=1, new_tokens=4, copy_ms=0)
-learn.timing(serial)
+learn.timing(serial, whole=True, guess_ms=guess)
 
 # %% [markdown]
 # The hatched part is time in which the expensive device does nothing. Remember the picture. Now an
@@ -106,8 +110,9 @@ learn.check("Device", Device)
 # Stuck? `learn.hint("Device")` in a cell of your own, as often as you like. A right answer is kept in a
 # file, `mine.py`, in the folder in which you work, with all of its cell.
 #
-# The guess: 10 ms, and 16. A host that works longer than the job takes does not wait at all. That is the
-# whole idea of *asynchronous* work, and it is two `max` in your code.
+# After a job of 10 ms and 6 ms of other work, your host's clock is at 10 ms; with 16 ms of work it is
+# at 16 ms. A host that works longer than the job takes does not wait at all. That is the whole idea of
+# *asynchronous* work, and it is two `max` in your code.
 #
 # The device of the other lessons is the same with more around it: several queues (**streams**), ops
 # that wait for each other, and a note of everything that happens.

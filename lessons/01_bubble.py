@@ -43,8 +43,12 @@ from minisched.loops.serial import serial as serial_loop
 #
 # For each token the host needs 6 ms, the device 10 ms, and the copy back to the host 1 ms. Host and
 # device take turns. How many milliseconds pass from one token to the next, and what share of them
-# is the device busy? Write both numbers down before you run the next cell.
-#
+# is the device busy? Write the first number into the next cell; the picture has a dashed line there.
+
+# %% tags=["guess"]
+guess = None  # ms from one token to the next
+
+# %% [markdown]
 # ## A run
 #
 # Two requests want twelve tokens each. One **step** computes the next token of both. The host works
@@ -70,7 +74,7 @@ learn.table(serial)
 # `detail=True` each phase has its box, and the copy has a lane.)
 
 # %% tags=["costs"]
-learn.timing(serial)
+learn.timing(serial, guess_ms=guess)
 
 # %% [markdown]
 # Why can't the host simply queue all twelve steps? Because the input of each step is the token

@@ -37,8 +37,12 @@ from minisched.relay import FutureMapPool, FutureMapRing, TokenPool
 # ## Predict first
 #
 # Which number would *you* send instead of the unknown token: zero, the last known token, the request's
-# name, an address? Which of them does no real token have? Decide, then run the cell.
-#
+# name, an address? Which of them does no real token have? Write your number into the next cell.
+
+# %% tags=["guess"]
+guess = None  # the number that you would send
+
+# %% [markdown]
 # ## A run
 #
 # Two requests, overlapped. The table shows the inputs that the host sent for the first steps, and
@@ -46,7 +50,7 @@ from minisched.relay import FutureMapPool, FutureMapRing, TokenPool
 
 # %%
 run = learn.simulate("overlap", requests=2, new_tokens=6)
-learn.inputs_sent(run)
+learn.inputs_sent(run, guess=guess)
 
 # %% [markdown]
 # That is the trick. A **negative** number is no token (0 is one): -1 means *"the token is in slot

@@ -46,7 +46,11 @@ from minisched.scheduler.repeat import can_chain
 #
 # Below, MLX multiplies two matrices. Four lines are timed: build the graph, hand it over, ask for
 # the number, ask again. Which one is slow? And which would be, without handing it over?
-#
+
+# %% tags=["guess"]
+guess = None  # 1 to 4: the line that is slow
+
+# %% [markdown]
 # ## A run
 #
 # First MLX itself, for real: the times below are from this machine, so they differ from run to
@@ -60,17 +64,17 @@ mx.eval(a)
 def timed(action):
     start = perf_counter()
     action()
-    return f"{1000 * (perf_counter() - start):.1f} ms"
+    return 1000 * (perf_counter() - start)
 
 
 lazy = (a @ a).sum()
-rows = [
-    ("build the graph: a @ a", timed(lambda: a @ a)),
-    ("hand it over: mx.async_eval", timed(lambda: mx.async_eval(lazy))),
-    ("want the number: item", timed(lazy.item)),
-    ("want it again", timed(lazy.item)),
-]
-learn.Table(("what the host does", "it takes"), tuple(rows))
+times = {
+    "1 build the graph: a @ a": timed(lambda: a @ a),
+    "2 hand it over: mx.async_eval": timed(lambda: mx.async_eval(lazy)),
+    "3 want the number: item": timed(lazy.item),
+    "4 want it again": timed(lazy.item),
+}
+learn.bars(times, "ms", row=guess, title="Only the line that wants the number waits")
 
 # %% [markdown]
 # Most of the time is in `item`: that is where the host stands still. It would be without

@@ -46,6 +46,9 @@ from minisched.replay.replay import LengthModel, play
 from minisched.replay.trace_file import BlockPrompt
 from minisched.scheduler import SchedulerConfig
 
+# %% tags=["guess"]
+guess = None  # ms in which the chats stand still, with two machines
+
 # %% [markdown]
 # ## A run
 #
@@ -62,13 +65,17 @@ def asked(rid, prompt, answer, at_ms=0):
 people = [asked(f"chat{at}", range(20 * at, 20 * at + 20), 60) for at in range(4)]
 people.append(asked("document", [at % 251 for at in range(30_000)], 4, 200))
 machine, model = find_profile("llama8b-h100"), HashModel(context_len=32_000)
-rows, chunks = [], {"chunked_prefill_size": 2048}
+rows, pauses, chunks = [], {}, {"chunked_prefill_size": 2048}
 for name, loop in {"chunks": "overlap", "mixed chunks": "mixed", "two machines": "pd"}.items():
     run = ms.run(people, loop, model=model, cost=machine.cost, config=chunks)
     ended = {item.rid: item for item in run.metrics.ended}
     pause = max(max(ended[f"chat{at}"].itls) for at in range(4)) / 1e6
+    pauses[name] = pause
     rows.append((name, f"{pause:,.0f} ms", f"{ended['document'].ttft_ns / 1e6:,.0f} ms"))
 learn.Table(("", "chats stand still", "document's first token"), tuple(rows))
+
+# %%
+learn.bars(pauses, "ms", guess, "The shortest pause needs two machines")
 
 # %% [markdown]
 # With two machines the chats do not notice the document at all. The 12 ms are two steps, and they are

@@ -32,6 +32,7 @@
 
 # %%
 from minisched import learn
+from minisched.checks.overlap import measure
 from minisched.loops.vllm import vllm_batch_queue, vllm_step
 from minisched.loops.vllm_async import is_length_foreseen
 from minisched.recipes import trace_of
@@ -56,11 +57,19 @@ learn.show(vllm_step, "while True", look_at=("sample_tokens", "update_from_outpu
 # **Predict first.** With one step in flight, what share of the time is a GPU busy? And with a
 # queue of four: four times that, or less?
 
+# %% tags=["guess"]
+guess = None  # percent of the time that a GPU is busy, with a queue of four
+
 # %%
 costs = {"host_ms": 2, "device_ms": 0, "token_ms": 20, "copy_ms": 1, "requests": 4, "chunk": 4}
 one = learn.simulate("vllm_pp4:host:depth=1", **costs)
 queue = learn.simulate("vllm_pp4", **costs)
 learn.table(one, queue)
+
+# %%
+flights = {"one step in flight": one, "a queue of four": queue}
+busy = {name: measure(run.trace).device_busy_percent for name, run in flights.items()}
+learn.bars(busy, "%", guess, "A queue keeps the GPUs busy for three times the share")
 
 # %% [markdown]
 # One step in flight keeps a GPU busy for less than a quarter of the time: the others wait for

@@ -39,12 +39,19 @@ from minisched.museum.patch import diff
 # %% [markdown]
 # ## A run
 #
-# Trace C, in which two requests are served. Their tokens are right. **Predict first.** Something in
-# it is wrong all the same. The result is right: so what could be wrong with the run?
+# Trace C, in which two requests are served. Their tokens are right. Something in it is wrong all the
+# same.
 
 # %%
 unknown = learn.trace_of_bug("C")
 learn.timing(unknown, whole=True, detail=True, title="trace C")
+
+# %% [markdown]
+# **Predict first.** The result is right: so what could be wrong with the run? Write down the moment at
+# which something begins too early. The last picture of this lesson has a dashed line there.
+
+# %% tags=["guess"]
+guess = None  # ms, the moment in trace C at which something begins too early
 
 # %% [markdown]
 # A trace notes more than a picture shows: everything that a lane did, and which memory it touched.
@@ -176,6 +183,13 @@ learn.check("diagnose", diagnose)
 
 # %%
 print(diff(find("pinned_buffer_rewritten").edits))
+
+# %% [markdown]
+# Trace C again. The host writes the buffer for step 2 from 6.5 ms on (*prepare 2*). The copy of step 1
+# may still read it: no arrow leads from the one to the other.
+
+# %%
+learn.timing(unknown, whole=True, detail=True, title="trace C, and your guess", guess_ms=guess)
 
 # %% [markdown]
 # ## The server

@@ -46,6 +46,9 @@ from minisched.checks.overlap import gaps, union
 # its second kernel is `resolve_future_token_ids_kernel`, which is lesson 2's FutureMap. The step
 # takes the device about 10 ms. How long does it take the host, from its first call to its last?
 
+# %% tags=["guess"]
+guess = None  # ms from the host's first call to its last
+
 # %%
 path = learn.profile_path("sglang_decode")
 with chdir(path.parent):
@@ -73,6 +76,7 @@ learn.timing(
     whole=True,
     detail=True,
     title="SGLang: the host waits for 463 ms, and the step begins after that",
+    guess_ms=guess,
 )
 
 # %% [markdown]

@@ -35,6 +35,7 @@ from tempfile import TemporaryDirectory
 
 import minisched as ms
 from minisched import learn
+from minisched.checks.overlap import measure
 from minisched.learn.small_engine import SmallEngine, generate_serial
 
 # %% [markdown]
@@ -60,6 +61,9 @@ learn.show(SmallEngine.launch, "self.steps += 1", "return LaunchedStep", look_at
 # **Predict first.** The scheduler takes 2 ms, the device 8 ms, and the postprocessing 3 ms. Which share of
 # the time does the device idle, and what will `check` recommend?
 
+# %% tags=["guess"]
+guess = None  # percent of the time that the device idles
+
 # %%
 prompts = [([1, 2, 3], 9), ([4, 5], 12), ([6, 7, 8, 9], 6), ([3, 3], 8), ([8], 10)]
 engine = SmallEngine(prompts)
@@ -76,7 +80,12 @@ print(before)
 # ## A picture
 
 # %%
-learn.timing(learn.trace_of_engine(engine, "before"), steps=4)
+before_trace = learn.trace_of_engine(engine, "before")
+learn.timing(before_trace, steps=4)
+
+# %%
+idle = 100 - measure(before_trace).device_busy_percent
+learn.bars({"the device idles": idle}, "%", guess, "The device idles for 5 of 13 ms")
 
 # %% [markdown]
 # ## What must change?

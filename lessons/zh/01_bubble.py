@@ -39,8 +39,12 @@ from minisched.loops.serial import serial as serial_loop
 # ## 先预测
 #
 # 对每个 token，主机需要 6 ms，设备 10 ms，把结果复制回主机 1 ms。主机和设备轮流工作。从一个 token 到下一个 token 是多少毫秒？设备
-# 忙的时间占多少？在运行下一个单元之前写下这两个数。
-#
+# 忙的时间占多少？把第一个数写进下一个单元；图在那里有一条虚线。
+
+# %% tags=["guess"]
+guess = None  # ms from one token to the next
+
+# %% [markdown]
 # ## 一次运行
 #
 # 两个请求各要十二个 token。一 **step**（步）为两者各计算下一个 token。主机在一步之前工作（谁在下一步运行？），在一步之后也工作（这个
@@ -63,7 +67,7 @@ learn.table(serial)
 # 每个阶段有自己的框，复制有自己的泳道。）
 
 # %% tags=["costs"]
-learn.timing(serial)
+learn.timing(serial, guess_ms=guess)
 
 # %% [markdown]
 # 为什么主机不能一次把十二步都放进队列？因为每一步的输入是前一步选出的 token。这就是语言模型与图片不同的地方。

@@ -34,16 +34,20 @@ from minisched.relay import FutureMapPool, FutureMapRing, TokenPool
 # %% [markdown]
 # ## 先预测
 #
-# 代替未知的 token，*你*会发送哪个数字：零，最后一个已知的 token，请求的名字，还是一个地址？其中哪一个不是任何真实的 token？先决定，再运行
-# 单元。
-#
+# 代替未知的 token，*你*会发送哪个数字：零，最后一个已知的 token，请求的名字，还是一个地址？其中哪一个不是任何真实的 token？把你的数字写进下
+# 一个单元。
+
+# %% tags=["guess"]
+guess = None  # the number that you would send
+
+# %% [markdown]
 # ## 一次运行
 #
 # 两个请求，重叠运行。表里是主机为最初几步发送的输入，以及每一步将要选出的 token 的槽位（slot）。
 
 # %%
 run = learn.simulate("overlap", requests=2, new_tokens=6)
-learn.inputs_sent(run)
+learn.inputs_sent(run, guess=guess)
 
 # %% [markdown]
 # 这就是办法。**负数**不是 token（0 是）：-1 表示*“这个 token 在槽位 1，到那里再查”*。这些槽位在设备内存里的一个小缓冲区中，叫做

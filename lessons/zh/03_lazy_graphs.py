@@ -42,7 +42,11 @@ from minisched.scheduler.repeat import can_chain
 # ## 先预测
 #
 # 下面，MLX 把两个矩阵相乘。四行代码被计时：构建图，交出它，要数字，再要一次。哪一行慢？如果不交出呢，哪一行慢？
-#
+
+# %% tags=["guess"]
+guess = None  # 1 to 4: the line that is slow
+
+# %% [markdown]
 # ## 一次运行
 #
 # 首先是真正的 MLX：下面的时间来自这台机器，所以每次运行都不同。`mx.async_eval` 交出一个图，立刻返回；`item` 要数字，所以等待。
@@ -55,17 +59,17 @@ mx.eval(a)
 def timed(action):
     start = perf_counter()
     action()
-    return f"{1000 * (perf_counter() - start):.1f} ms"
+    return 1000 * (perf_counter() - start)
 
 
 lazy = (a @ a).sum()
-rows = [
-    ("build the graph: a @ a", timed(lambda: a @ a)),
-    ("hand it over: mx.async_eval", timed(lambda: mx.async_eval(lazy))),
-    ("want the number: item", timed(lazy.item)),
-    ("want it again", timed(lazy.item)),
-]
-learn.Table(("what the host does", "it takes"), tuple(rows))
+times = {
+    "1 build the graph: a @ a": timed(lambda: a @ a),
+    "2 hand it over: mx.async_eval": timed(lambda: mx.async_eval(lazy)),
+    "3 want the number: item": timed(lazy.item),
+    "4 want it again": timed(lazy.item),
+}
+learn.bars(times, "ms", row=guess, title="Only the line that wants the number waits")
 
 # %% [markdown]
 # 大部分时间在 `item`：主机停在那里。没有 `async_eval` 时也会这样，因为 `item` 会交出还是图的东西；但是那样设备就一直无事可做，直到主机

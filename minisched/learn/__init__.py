@@ -8,6 +8,7 @@ module           what it gives
 ``grade``        ``check``: the laws, the smallest counterexample in red, or the run beside another
 ``guard``        limits of time and instructions for a learner's lines
 ``score``        three fixed workloads, and the figures of a loop on them
+``guess``        a learner's guess as a dashed line in a picture
 ``rush``         one server through the course: the time of an answer after each lesson
 ``small_engine`` an engine of nano-vllm's shape, for lesson 14
 ``slides``       a lesson as slides, without its solutions
@@ -31,6 +32,7 @@ from .exercises.l11_reviewer import (
 from .exercises.l12_your_engine import device_ops, host_calls, joined, profile, profile_path
 from .exercises.l14_into_an_engine import trace_of_engine
 from .grade import check
+from .guess import bars
 from .keep import hint
 from .outputs import Table
 from .outputs import excerpt as show
@@ -40,6 +42,7 @@ from .rush import rush
 __all__ = [
     "Table",
     "acts",
+    "bars",
     "check",
     "clocks_of_example",
     "device_ops",

@@ -20,6 +20,7 @@ from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import Edge, Slice, Trace
+from .guess import with_guess
 from .outputs import Table
 
 # -- A run with given costs of host, device and copy, in milliseconds a step -----------------------
@@ -126,18 +127,20 @@ def timing(
     whole: bool = False,
     title: str = "",
     detail: bool = False,
+    guess_ms: float | None = None,
 ) -> NotebookPicture:
     """Draw runs above each other on one time axis: a few settled steps, or the ``whole`` runs.
 
     Each step has a colour. In ``detail``, each phase and op has one, as on the command line.
-    Without a ``title``, the picture has its finding as title.
+    Without a ``title``, the picture has its finding as title. A dashed line stands at ``guess_ms``.
 
     Raises:
-        ValueError: there is no run.
+        ValueError: there is no run, or the guess is no number.
     """
     traces = traces_of(runs)
     scene = (compare if detail else by_step)(traces, 0 if whole else steps)
-    return NotebookPicture(to_svg(replace(scene, title=title or scene.title)))
+    scene = with_guess(replace(scene, title=title or scene.title), guess_ms)
+    return NotebookPicture(to_svg(scene))
 
 
 Box = tuple[str, str, float, float, int]  # its lane, its name, from and to how many ms, its step

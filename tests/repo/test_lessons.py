@@ -219,6 +219,15 @@ def test_it_has_its_parts_and_its_header_names_topics_and_extras_that_there_are(
     assert re.findall(r"`(\w+)`(?=[,| ])", row.split("|")[3]) == about["extras"]
 
 
+@lesson
+def test_a_guess_is_a_cell_of_its_own_and_a_later_cell_draws_it(path: Path) -> None:
+    cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    (asked,) = (at for at, cell in enumerate(cells) if cell.metadata.get("tags") == ["guess"])
+    assert re.fullmatch(r"guess = None  # [^#\n]+", cells[asked].source)
+    (drawn,) = (cell.source for cell in cells[asked + 1 :] if re.search(r"\bguess\b", cell.source))
+    assert re.search(r"\b(guess|guess_ms|row)=guess\b|\", guess, \"", drawn)
+
+
 def test_the_list_of_lessons_names_each_of_them_in_their_order() -> None:
     index = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| \[`(\w+\.py)`\]\(", index, re.M) == [path.name for path in LESSONS]

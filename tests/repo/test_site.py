@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -554,6 +555,27 @@ def test_sliders_below_a_run_draw_it_with_other_costs(browser: Browser, cells_al
         page.wait_for_function(
             "(before) => document.querySelector('.sliders img')?.src !== before", arg=before
         )
+
+
+def test_a_guess_is_kept_and_drawn_into_the_run(browser: Browser, cells_alone: Path) -> None:
+    page_alone = (cells_alone / "alone.html").read_text("utf-8")
+    cell = '<div class="cell {}"><div class="cell_input"><pre>{}</pre></div>{}</div>'
+    guess = cell.format("tag_guess", "guess = None  # ms a step", "")
+    lines = "from minisched import learn\nlearn.timing(learn.simulate(), guess_ms=guess)"
+    run = cell.format("", lines, '<div class="cell_output">as it was</div>')
+    text = page_alone.replace("<h2>", f"{guess}{run}<h2>")
+    (cells_alone / "guess.html").write_text(text, encoding="utf-8")
+    with served(cells_alone) as address, watch(browser, (address, *OWN)) as page:
+        page.goto(f"{address}guess.html")
+        page.get_by_label("Your guess, ms a step").fill("20")
+        page.get_by_role("button", name="Keep").click()
+        expect(page.locator(".guess .said")).to_contain_text("drawn into the run", timeout=60_000)
+        expect(page.locator(".cell_output img")).to_be_visible()
+        drawn = page.locator(".cell_output img").get_attribute("src") or ""
+        assert "your guess: 20 ms" in b64decode(drawn.partition("base64,")[2]).decode()
+        page.reload()
+        expect(page.get_by_label("Your guess, ms a step")).to_have_value("20")
+        expect(page.locator(".cell_output img")).to_have_attribute("src", drawn)
 
 
 ASK = """async (questions) => {

@@ -42,7 +42,7 @@ NotebookPicture(to_svg(by_length.scene))
 # - `mlx_async` chains steps only while no request waits, and here one usually waits.
 # - `multi_step` runs several steps at a time, whatever the answers need.
 #
-# ## Where nobody can count
+# ## Where the host cannot count
 #
 # A length can be foreseen. A stop token can't: the host knows it only once it has been sampled. The
 # next map has answers that end with a stop token, after as many tokens on average:

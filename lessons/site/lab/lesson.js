@@ -10,6 +10,7 @@ const MOST_SECONDS = 120; // of one check; what is right takes a few
 const lesson = location.pathname.split("/").at(-1).replace(/\.html$/, "");
 const cells = [...document.querySelectorAll("div.cell")].filter(source);
 const exercises = cells.filter((cell) => cell.matches(".tag_exercise"));
+const sources = cells.map(source);
 const names = new Map(exercises.map((cell) => [cell, source(cell).match(/learn\.check\("(\w+)"/)[1]]));
 const editors = new Map();
 let python = null;
@@ -19,6 +20,7 @@ const loading = Object.assign(document.createElement("label"), { className: "loa
 loading.append(document.createElement("progress"), document.createElement("span"));
 
 for (const cell of exercises) makeLive(cell);
+for (const cell of document.querySelectorAll("div.cell.tag_guess")) askGuess(cell);
 if (exercises.length) watchFirst(exercises[0]);
 for (const cell of document.querySelectorAll("div.cell.tag_costs")) addSliders(cell);
 showProgress();
@@ -130,6 +132,52 @@ function showProgress() {
   const place = document.getElementById("progress");
   const right = [...names.values()].filter((name) => read(lesson, name).passed).length;
   if (place) place.textContent = `${right} of ${names.size} exercise${names.size === 1 ? "" : "s"} right`;
+}
+
+// A prediction: the cell `guess = None  # words` becomes a field. The guess is kept, and the next cell
+// that uses it draws it.
+function askGuess(cell) {
+  const at = cells.indexOf(cell);
+  const start = sources[at];
+  const drawing = sources.findIndex((text, other) => other > at && /\bguess\b/.test(text));
+  const kept = read(lesson, "guess");
+  const field = Object.assign(document.createElement("input"), { type: "number", step: "any", value: kept.text ?? "" });
+  const label = Object.assign(document.createElement("label"), { textContent: `Your guess, ${start.split("#")[1].trim()} ` });
+  label.append(field);
+  const said = Object.assign(document.createElement("small"), { className: "said" });
+  said.setAttribute("role", "status");
+  const box = Object.assign(document.createElement("form"), { className: "guess" });
+  box.append(label, button("Keep", () => {}, "Enter"), said);
+  box.querySelector("button").type = "submit";
+  cell.querySelector(".cell_input").replaceWith(box);
+  if (kept.drawn) show(kept.drawn);
+  box.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const text = field.value.trim();
+    if (!text) return forget(lesson, "guess");
+    write(lesson, "guess", { text });
+    said.textContent = "Kept. It is being drawn into the run …";
+    const before = sources.slice(0, drawing);
+    before[at] = `guess = ${text}`;
+    try {
+      wake();
+      const answer = await python.call("exercise", JSON.stringify({ before, lines: sources[drawing], mine: mine() }));
+      const { html, text: problem } = JSON.parse(answer);
+      said.textContent = html ? "Kept, and drawn into the run below." : `Kept, but not drawn. ${problem}`;
+      if (html) {
+        show(html);
+        write(lesson, "guess", { text, drawn: html });
+      }
+    } catch (error) {
+      said.textContent = `Kept, but not drawn. ${error.message}`;
+      python = null;
+    }
+  });
+
+  function show(html) {
+    const output = cells[drawing].querySelector(".cell_output");
+    if (output) output.innerHTML = html;
+  }
 }
 
 // Below the picture of a run: sliders of its costs, and its picture with them next to overlap's.

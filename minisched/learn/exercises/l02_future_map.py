@@ -33,11 +33,14 @@ def joined(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def inputs_sent(run: Run, steps: int = 4) -> Table:
+def inputs_sent(run: Run, steps: int = 4, guess: int | None = None) -> Table:
     """Return a table of the inputs of the first steps, and of the slots for their tokens.
+
+    The last row is a guess of the number that stands for an unknown token.
 
     Raises:
         NothingToShow: a mark of the future map is not what it should be.
+        ValueError: the guess is not an integer.
     """
     ran = {item.step: item for item in forwards(run.trace)}
     rows = []
@@ -47,6 +50,11 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
         sent = joined(reads) if reads else "the tokens of the prompts"
         slots = joined([*map(str, numbers(mark, "slots"))])
         rows.append((str(step), joined(list(ran[step].rids)), sent, f"slots {slots}"))
+    if guess is not None:
+        if not isinstance(guess, int):
+            raise ValueError(f"guess is {guess!r}, but it must be an integer, as tokens are.")
+        words = "no token has this number" if guess < 0 else "a token can have this number, too"
+        rows.append(("your guess", "", str(guess), words))
     return Table(("step", "requests", "the host sends", "leaves its tokens in"), tuple(rows))
 
 

@@ -4,7 +4,7 @@
     minisched check engine.json
 
 It has a bug: the copy does not wait for the forward pass, so it may copy old tokens. With
-``COPY_WAITS = True`` the engine is right. Without a GPU the ops run at once on the CPU; the order
+``COPY_WAITS = True`` the engine is right. Without a GPU the ops run immediately on the CPU; the order
 that is missing is found all the same.
 """
 
