@@ -46,10 +46,11 @@ def of_the_readme(cli: CLI, capsys: pytest.CaptureFixture[str]) -> set[str]:
     lines = len(Path(nano.__file__).read_text("utf-8").splitlines())
     chinese = sorted(int(path.name[:2]) for path in ROOT.glob("lessons/zh/[0-9]*.py"))
     verdicts = (DOCS / "real_traces.md").read_text("utf-8")
+    pythons = re.findall(r'Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text("utf-8"))
     return {
         *runs, *(f"{count:,}" for count in set().union(*cases)),
         f"{-(-lines // 100) * 100}", f"{LOOPS['overlap'].depth}",
-        *(f"{at}" for at in (chinese[0], chinese[-1])),
+        *(f"{at}" for at in (chinese[0], chinese[-1])), pythons[0], pythons[-1],
         f"{len(LOOPS)}", f"{len(RELAYS)}",
         f"{len(re.findall(r'^[|] [HTN] ', verdicts, re.M))}",
     }  # fmt: skip

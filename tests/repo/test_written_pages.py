@@ -462,6 +462,7 @@ def test_clearing_mlx_s_cache_saves_what_the_page_says(tmp_path: Path) -> None:
         assert most[every] / 2**20 == pytest.approx(int(figure), rel=0.3)
 
 
+@pytest.mark.thorough
 def test_prompts_in_the_chain_cost_what_the_page_says(cli: Any) -> None:
     page = "lessons/site/docs/mlx_caches.md"
     command = re.findall(r"^minisched (compare .*-running-requests) 8( .*)$", text_of(page), re.M)[
