@@ -11,7 +11,8 @@ from typing import Any
 from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences
 from ..core import Output
 from ..devices.registry import open_device
-from ..export.by_step import LANGUAGES, by_step
+from ..export.by_step import by_step
+from ..export.chinese import LANGUAGES, translated
 from ..export.chrome import to_chrome
 from ..export.explore import to_explore
 from ..export.html import to_html
@@ -23,7 +24,7 @@ from ..export.runs import compare as compare_runs
 from ..export.runs import timing
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
-from ..export.svg_style import SLIDE
+from ..export.svg_style import DESK, SLIDE
 from ..export.views import NothingToShow
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
@@ -153,10 +154,9 @@ def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
     """
     traces = [run.trace for run in found.runs]
     is_poster = len(traces) > FEW
-    if is_poster:
-        drawn = to_svg(poster(traces, lang))
-    else:
-        drawn = to_svg(compare_runs(traces)) if detail else to_svg(by_step(traces, 2, lang), SLIDE)
+    draw = poster if is_poster else compare_runs if detail else by_step
+    scene = translated(draw(traces)) if lang == "zh" else draw(traces)
+    drawn = to_svg(scene, SLIDE if draw is by_step else DESK)
     files = {
         "compare.html": to_html(traces),
         "compare.svg": drawn if is_poster else playing(drawn),

@@ -73,7 +73,7 @@ def families(traces: Sequence[Trace], reports: Sequence[OverlapReport]) -> list[
     found: dict[str, list[int]] = {}
     for at in by_time:
         known = settled_in(traces[at])
-        found.setdefault(known.kind.words("en") if known else "other", []).append(at)
+        found.setdefault(known.kind.words if known else "other", []).append(at)
     return sorted(found.items(), key=lambda one: one[0] == "other")
 
 

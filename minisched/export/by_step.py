@@ -9,7 +9,7 @@ The phases are the detailed form (``runs.py``).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -27,39 +27,6 @@ from .units import ms
 READ = ("process", "output", "postprocess")
 NOTHING = ("wait", "receive")  # of the host, with no step
 APART = 0.1  # of a box's length: phases that are nearer are one box
-
-WORDS = {
-    "en": {
-        "ahead": "While the device runs step {run}, the host reads {read} and plans {plan}",
-        "alike": "{loops}: {colours} at one moment",
-        "colours": "A colour is a step",
-        "count": "{loop} has {number} at one moment",
-        "same": "both runs gave the same tokens",
-        "step": "{ms} ms a step",
-        "over": "the token goes over the host",
-        "stays": "the token stays on the device",
-        "plan": "plan {}", "read": "read {}", "run": "run {}", "idle": "idle",
-        "host": "host", "device": "device", "axis": "ms",
-        "and": ", ", "stop": ". ", 
-        "numbers": "no step,one step,two steps,three steps,four steps,five steps",
-        "several": "{} steps",
-    },
-    "zh": {
-        "ahead": "设备运行第 {run} 步时，主机处理第 {read} 步的结果，并调度第 {plan} 步",
-        "alike": "{loops}：同一时刻有 {colours}",
-        "colours": "一种颜色代表一步",
-        "count": "{loop} 同一时刻有 {number}",
-        "same": "两次运行生成的 token 相同",
-        "step": "每步 {ms} 毫秒",
-        "over": "token 经过主机",
-        "stays": "token 留在设备上",
-        "plan": "调度 {}", "read": "处理 {}", "run": "前向 {}", "idle": "空闲",
-        "host": "主机", "device": "设备", "axis": "毫秒",
-        "and": "，", "stop": "。", "numbers": "0 步,1 步,2 步,3 步,4 步,5 步",
-        "several": "{} 步",
-    },
-}  # fmt: skip
-LANGUAGES = tuple(WORDS)
 
 
 @dataclass(frozen=True)
@@ -107,9 +74,9 @@ def is_one(before: StepBlock, after: StepBlock) -> bool:
     )
 
 
-def step_box(one: StepBlock, start: int, end: int, say: Mapping[str, str]) -> LaneItem:
+def step_box(one: StepBlock, start: int, end: int) -> LaneItem:
     """Return the box of a block in a picture from ``start`` to ``end``."""
-    words = say[one.verb].format(one.step)
+    words = f"{one.verb} {one.step}"
     return LaneItem(
         f"step {one.step % len(STEPS)}",
         max(one.start, start) - start,
@@ -127,48 +94,38 @@ def of_one(trace: Trace, count: int = 3) -> Scene:
     Raises:
         NothingToShow: no step ran.
     """
-    view, say = shown(trace, count), WORDS["en"]
-    strip, length = Strip(view), view.duration
-    title = strip.beside_prompts or strip.ahead(say) or f"{trace.loop}: {finding(view)}"
+    view = shown(trace, count)
+    strip = Strip(view)
+    title = strip.beside_prompts or strip.ahead or f"{trace.loop}: {finding(view)}"
     about = f"{about_run(trace)}; a colour is a step, a hatched device idles"
-    return Scene(title, about, [Part(trace.loop, strip.note(say), [strip.lanes(length, say)])])
+    return Scene(title, about, [Part(trace.loop, strip.note, [strip.lanes(view.duration)])])
 
 
-def by_step(traces: Sequence[Trace], periods: int = 2, lang: str = "en") -> Scene:
+def by_step(traces: Sequence[Trace], periods: int = 2) -> Scene:
     """Draw runs of one workload for as long as the first takes for ``periods`` settled steps.
 
-    A run alone is drawn by ``of_one``, whose title is a finding of this run (in English).
+    A run alone is drawn by ``of_one``, whose title is a finding of this run.
 
     Raises:
-        ValueError: there is no trace, or no such language.
+        ValueError: there is no trace.
     """
     if not traces:
         raise ValueError("a picture needs at least one trace, but got 0.")
-    if lang not in WORDS:
-        raise ValueError(f"lang is {lang!r}, but it must be one of {', '.join(LANGUAGES)}.")
-    if len(traces) == 1 and lang == "en":
+    if len(traces) == 1:
         return of_one(traces[0], periods)
-    say, views = WORDS[lang], steady_views(traces, periods)
+    views = steady_views(traces, periods)
     length = max(view.duration for view in views)
     strips = [
         Strip(make_view(view.trace, view.start, min(view.start + length, view.trace.end)))
         for view in views
     ]
-    names = [strip.view.trace.loop for strip in strips]
-    numbers = [steps_in_words(strip.most_steps, say) for strip in strips]
-    told = [
-        say["count"].format(loop=name, number=number)
-        for name, number in zip(names, numbers, strict=True)
-    ]
-    about = say["colours"] + say["stop"] + say["and"].join(told)
+    told = [f"{strip.loop} has {many(strip.most_steps, 'step')} at one moment" for strip in strips]
+    about = f"A colour is a step. {', '.join(told)}"
     if len(traces) == 2 and not differences(*traces):
-        about += say["stop"] + say["same"].capitalize()
-    title = say["alike"].format(loops=say["and"].join(names), colours=numbers[-1])
-    parts = [
-        Part(name, strip.note(say), [strip.lanes(length, say)])
-        for name, strip in zip(names, strips, strict=True)
-    ]
-    return Scene(strips[-1].ahead(say) or title, about, parts, lang=lang)
+        about += ". Both runs gave the same tokens"
+    loops, most = ", ".join(strip.loop for strip in strips), many(strips[-1].most_steps, "step")
+    parts = [Part(strip.loop, strip.note, [strip.lanes(length)]) for strip in strips]
+    return Scene(strips[-1].ahead or f"{loops}: {most} at one moment", about, parts)
 
 
 def side_of(lane: str) -> str:
@@ -176,17 +133,11 @@ def side_of(lane: str) -> str:
     return next((side for side in PAIR if lane.startswith(side)), "")
 
 
-def steps_in_words(count: int, say: Mapping[str, str]) -> str:
-    """Return ``one step``, ``two steps``, ``7 steps``."""
-    numbers = say["numbers"].split(",")
-    return numbers[count] if count < len(numbers) else say["several"].format(count)
-
-
 class Strip:
     """A stretch of a run, drawn by step."""
 
     def __init__(self, view: View) -> None:
-        self.view = view
+        self.view, self.loop = view, view.trace.loop
         self.blocks = [
             one for one in blocks(view.trace) if one.end > view.start and one.start < view.end
         ]
@@ -234,7 +185,8 @@ class Strip:
         steps = many(len(prompts), "step")
         return f"Decode goes on beside {steps} with prompts: a step every {times} ms"
 
-    def ahead(self, say: Mapping[str, str]) -> str:
+    @property
+    def ahead(self) -> str:
         """Write what the host does while the device runs a step; empty if it does nothing then."""
         for run in self.of("run"):
             inside = {
@@ -246,35 +198,36 @@ class Strip:
                 and side_of(one.lane) == side_of(run.lane)
             }
             if inside.keys() == {"plan", "read"}:
-                return say["ahead"].format(run=run.step, **inside)
+                both = f"the host reads {inside['read']} and plans {inside['plan']}"
+                return f"While the device runs step {run.step}, {both}"
         return ""
 
-    def note(self, say: Mapping[str, str]) -> str:
+    @property
+    def note(self) -> str:
         """Write the time of a step, and the way of the token."""
-        words = [say["step"].format(ms=ms(self.step_ns))] if self.step_ns else []
+        words = [f"{ms(self.step_ns)} ms a step"] if self.step_ns else []
         if self.goes_over_the_host is not None:
-            words.append(say["over" if self.goes_over_the_host else "stays"])
-        return say["and"].join(words)
+            way = "goes over the host" if self.goes_over_the_host else "stays on the device"
+            words.append(f"the token {way}")
+        return ", ".join(words)
 
-    def lanes(self, length: int, say: Mapping[str, str]) -> Lanes:
+    def lanes(self, length: int) -> Lanes:
         """Return the hosts, then the devices, with the way of one token."""
         view, sides = self.view, Counter(map(lane_side, self.names))
         rows = []
         for lane in self.names:
-            spans = [
-                step_box(one, view.start, view.end, say) for one in self.blocks if one.lane == lane
-            ]
+            spans = [step_box(one, view.start, view.end) for one in self.blocks if one.lane == lane]
             spans += [
                 LaneItem(
-                    "bubble", *view.clip(idle.start, idle.end), say["idle"], "",
-                    f"{say['idle']} {ms(idle.duration)} ms",
+                    "bubble", *view.clip(idle.start, idle.end), "idle", "",
+                    f"idle {ms(idle.duration)} ms",
                 )
                 for idle in view.bubbles
                 if idle.lane == lane
             ]  # fmt: skip
             side = lane_side(lane)
-            rows.append(LaneRow(say[side] if sides[side] == 1 else lane_words(lane), spans))
-        return Lanes(rows, length, 0, list(self._token()), across=say["axis"])
+            rows.append(LaneRow(side if sides[side] == 1 else lane_words(lane), spans))
+        return Lanes(rows, length, 0, list(self._token()), across="ms")
 
     def _token(self) -> Iterator[LaneLink]:
         """Yield the arrows of one token, from the end of its step to the next step."""

@@ -1,7 +1,7 @@
 """Pictures in Chinese: a scene's words by a table of patterns (``chinese.toml``).
 
-A text is translated whole, or part by part between its semicolons and commas. A text without a
-pattern stays as it is: names of loops, relays and requests, and numbers.
+A text is translated whole, or part by part between its stops, semicolons and commas. A text without
+a pattern stays as it is: names of loops, relays and requests, and numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 
 from .scene import Scene
 
-KINDS = {"{n}": r"(-?[\d.]+)", "{name}": r"([\w-]+)"}
-BREAKS = (("; ", "；"), (", ", "，"))
+LANGUAGES = ("en", "zh")
+KINDS = {"{n}": r"(-?[\d.]+)", "{name}": r"([\w:=-]+)"}
+BREAKS = ((". ", "。"), ("; ", "；"), (", ", "，"))
 NO_WORDS = ("kind", "data", "fills", "lang")  # fields of a scene's parts
 
 
@@ -44,6 +45,11 @@ def in_chinese(words: str) -> str:
     if "\n" in words:
         return "\n".join(map(in_chinese, words.split("\n")))
     return words
+
+
+def in_language(words: str, lang: str) -> str:
+    """Return a text in one of ``LANGUAGES``."""
+    return in_chinese(words) if lang == "zh" else words
 
 
 def translated(scene: Scene) -> Scene:

@@ -15,7 +15,7 @@ from statistics import median_low
 from ..devices.cost import SIM_COST
 from ..trace import Slice, Trace
 from ..trace.events import is_copy, is_forward, is_host
-from .by_step import LANGUAGES, WORDS
+from .chinese import LANGUAGES, in_language
 from .html import PLACE, part
 from .looks import DARK, LIGHT, STEPS
 from .views import NothingToShow
@@ -59,12 +59,9 @@ def to_explore(traces: Sequence[Trace], lang: str = "en") -> str:
 
 def shared_words(lang: str) -> dict[str, str]:
     """Return the words that the page shares with the picture by step."""
-    say = WORDS[lang]
-    verbs = {verb: say[verb].format("").strip() for verb in ("plan", "read", "run")}
-    return {
-        **verbs, "ms": say["axis"], "host": say["host"], "forward": say["device"],
-        "idle": say["idle"],
-    }  # fmt: skip
+    words = {name: name for name in ("plan", "read", "run", "ms", "host", "idle")}
+    words["forward"] = "device"  # a lane of the page, by its op
+    return {name: in_language(word, lang) for name, word in words.items()}
 
 
 def plain_lines(name: str) -> str:

@@ -54,9 +54,9 @@ def pair() -> list[Trace]:
     return [trace_of("serial"), trace_of("overlap")]
 
 
-def poster_of(lang: str = "en") -> Scene:
+def poster_of() -> Scene:
     """Return the poster of all designs."""
-    return poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))], lang)
+    return poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))])
 
 
 SMALL: dict[str, Callable[[], Scene]] = {  # pictures with a form for phones, and one in Chinese
@@ -76,7 +76,7 @@ def on_a_phone(name: str) -> str:
 
 def with_chinese(name: str) -> str:
     """Draw a picture of ``SMALL`` in Chinese."""
-    return to_svg(translated(poster_of("zh") if name == "poster" else SMALL[name]()))
+    return to_svg(translated(SMALL[name]()))
 
 
 FILES: dict[str, Callable[[], str]] = {  # by path
@@ -85,11 +85,11 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
     "diagrams/compare.svg": lambda: playing(to_svg(by_step(pair()), SLIDE)),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
-    "diagrams/compare_zh_phone.svg": lambda: to_svg(by_step(pair(), 1, "zh"), PHONE),
-    "diagrams/compare_zh.svg": lambda: playing(to_svg(by_step(pair(), lang="zh"), SLIDE)),
+    "diagrams/compare_zh_phone.svg": lambda: to_svg(translated(by_step(pair(), 1)), PHONE),
+    "diagrams/compare_zh.svg": lambda: playing(to_svg(translated(by_step(pair())), SLIDE)),
     "traces/one_token.svg": lambda: to_svg(SMALL["one_token"]()),
     "traces/poster.svg": lambda: to_svg(poster_of()),
-    "traces/poster_zh_phone.svg": lambda: to_svg(translated(poster_of("zh")), PHONE),
+    "traces/poster_zh_phone.svg": lambda: to_svg(translated(poster_of()), PHONE),
 }
 OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),

@@ -12,41 +12,16 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ..checks.history import many
 from ..checks.overlap import forward_lanes, forwards, measure
 from ..trace import Slice, Trace
-from .by_step import WORDS, Strip, blocks, steps_in_words
+from .by_step import Strip, blocks
 from .layout import DECODES, make_view
 from .runs import TIE
 from .scene import Lanes, Part, Scene
 from .units import ms
 
 MIN_PERIODS = 2
-SAYS = {
-    "en": {
-        "title": "{designs} designs are {pictures} pictures: count the colours at one moment",
-        "none": "no run has settled steps",
-        "about": "{what}; a colour is a step, a hatched device idles; {ms} ms of each",
-        "stages": "{} batches, one in each stage",
-        "burst": "{} steps planned at once",
-        "turns": "{0} batches take turns: a request is in one step of {0}",
-        "serial": "one step at a time",
-        "ahead": "{} ahead", "over": ", the token over the host",
-        "best": "The fastest, within 1 %: {loops}; {factor:.2f} times as fast as {base}.",
-        "missing": "Without settled steps, so not shown: {loops}.",
-    },
-    "zh": {
-        "title": "{designs} 种设计只有 {pictures} 种画法：数一数同一时刻有几种颜色",
-        "none": "没有运行进入稳定阶段",
-        "about": "{what}；一种颜色代表一步，斜线表示设备空闲；每种画 {ms} 毫秒",
-        "stages": "{} 个批次，每个流水级一个",
-        "burst": "一次调度 {} 步",
-        "turns": "{0} 个批次轮流：一个请求每 {0} 步出现一次",
-        "serial": "一次一步",
-        "ahead": "提前 {}", "over": "，token 经过主机",
-        "best": "最快（相差 1% 以内）：{loops}；是 {base} 的 {factor:.2f} 倍。",
-        "missing": "没有稳定阶段，未画出：{loops}。",
-    },
-}  # fmt: skip
 
 
 class Kind(NamedTuple):
@@ -58,19 +33,19 @@ class Kind(NamedTuple):
     most_steps: int  # in work at one moment
     over_the_host: bool
 
-    def words(self, lang: str) -> str:
-        """Write the kind in a line."""
-        say = SAYS[lang]
+    @property
+    def words(self) -> str:
+        """Return the kind in a line."""
         if self.devices > 1:
-            return say["stages"].format(self.devices)
+            return f"{self.devices} batches, one in each stage"
         if self.burst > 1:
-            return say["burst"].format(self.burst)
+            return f"{self.burst} steps planned together"
         if self.turns > 1:
-            return say["turns"].format(self.turns)
+            return f"{self.turns} batches take turns: a request is in one step of {self.turns}"
         if self.most_steps < 2:
-            return say["serial"]
-        ahead = say["ahead"].format(steps_in_words(self.most_steps - 1, WORDS[lang]))
-        return ahead + say["over"] * self.over_the_host
+            return "one step at a time"
+        ahead = f"{many(self.most_steps - 1, 'step')} ahead"
+        return ahead + ", the token over the host" * self.over_the_host
 
 
 class Period(NamedTuple):
@@ -82,7 +57,7 @@ class Period(NamedTuple):
     period: int  # nanoseconds
 
 
-def poster(traces: Sequence[Trace], lang: str = "en") -> Scene:
+def poster(traces: Sequence[Trace]) -> Scene:
     """Draw all runs of one workload in families, the fastest family first.
 
     A run in which no request takes some consecutive steps is left out, and a note names it.
@@ -95,27 +70,28 @@ def poster(traces: Sequence[Trace], lang: str = "en") -> Scene:
     found = [(trace, settled_in(trace)) for trace in traces]
     known = [settled for _, settled in found if settled]
     missing = [trace.loop for trace, settled in found if not settled]
-    say, times = SAYS[lang], {trace.loop: max(1, measure(trace).makespan_ns) for trace in traces}
+    times = {trace.loop: max(1, measure(trace).makespan_ns) for trace in traces}
     base = times[traces[0].loop]
     families: dict[Kind, list[Period]] = {}
     for one in sorted(known, key=lambda one: times[one.trace.loop]):
         families.setdefault(one.kind, []).append(one)
     length = max((one.period for one in known), default=1)
     parts = [
-        Part(kind.words(lang), gain(members, times, base), [strip_of(members[0], length, lang)])
+        Part(kind.words, gain(members, times, base), [strip_of(members[0], length)])
         for kind, members in families.items()
     ]
-    notes, title = [], say["none"]
+    notes, title = [], "no run has settled steps"
     if known:
-        title = say["title"].format(designs=len(known), pictures=len(families))
+        title = (f"{len(known)} designs are {many(len(families), 'picture')}: "
+                 "count the colours at one moment")  # fmt: skip
         least = min(times[one.trace.loop] for one in known)
         best = [one.trace.loop for one in known if times[one.trace.loop] <= TIE * least]
-        told = {"loops": ", ".join(best), "factor": base / least, "base": traces[0].loop}
-        notes.append(say["best"].format(**told))
+        notes.append(f"The fastest, within 1 %: {', '.join(best)}; "
+                     f"{base / least:.2f} times as fast as {traces[0].loop}.")  # fmt: skip
     if missing:
-        notes.append(say["missing"].format(loops=", ".join(missing)))
-    about = say["about"].format(what=traces[0].what_ran, ms=ms(length))
-    return Scene(title, about, parts, notes=notes, lang=lang)
+        notes.append(f"Without settled steps, so not shown: {', '.join(missing)}.")
+    about = f"{traces[0].what_ran}; a colour is a step, a hatched device idles; {ms(length)} ms"
+    return Scene(title, f"{about} of each", parts, notes=notes)
 
 
 def gain(members: Sequence[Period], times: Mapping[str, int], base: int) -> str:
@@ -126,10 +102,10 @@ def gain(members: Sequence[Period], times: Mapping[str, int], base: int) -> str:
     return f"{names}; {most}×" if least == most else f"{names}; {least} to {most}×"
 
 
-def strip_of(one: Period, length: int, lang: str) -> Lanes:
+def strip_of(one: Period, length: int) -> Lanes:
     """Return the lanes of a run from the start of its period on."""
     end = min(one.start + length, one.trace.end)
-    return Strip(make_view(one.trace, one.start, end)).lanes(length, WORDS[lang])
+    return Strip(make_view(one.trace, one.start, end)).lanes(length)
 
 
 def settled_in(trace: Trace) -> Period | None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from ..checks.overlap import intersection, length, streams_of, union
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
-from .by_step import WORDS, StepBlock, joined, step_box
+from .by_step import StepBlock, joined, step_box
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
 from .units import ms
 from .views.marks import NothingToShow
@@ -65,7 +65,7 @@ def device_row(
     ran: Iterable[StepBlock], busy: Iterable[tuple[int, int]], start: int, end: int
 ) -> LaneRow:
     """Return the device's row: its steps, and the stretches in which no stream works."""
-    items = [step_box(one, start, end, WORDS["en"]) for one in ran]
+    items = [step_box(one, start, end) for one in ran]
     inside = [(max(a, start), min(b, end)) for a, b in busy if b > start and a < end]
     edges = [(start, start), *inside, (end, end)]
     for (_, since), (until, _) in pairwise(edges):
@@ -99,6 +99,6 @@ def host_rows(trace: Trace, start: int, end: int) -> Iterator[LaneRow]:
             call = str(item.attrs.get("call", "wait"))
             ends = max(item.start, start) - start, min(item.end, end) - start
             waits.append(LaneItem("wait", *ends, call, "", f"{call}, {ms(item.duration)} ms"))
-        items = [step_box(one, start, end, WORDS["en"]) for one in joined(reversed(pieces))]
+        items = [step_box(one, start, end) for one in joined(reversed(pieces))]
         name = "host" if len(launching) == 1 else lane
         yield LaneRow(name, sorted([*items, *waits], key=lambda item: item.start))
