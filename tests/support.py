@@ -676,9 +676,7 @@ CODE = re.compile(
     r"^```.*?^```|^ *\d+\. |`[^`]*`|\]\([^)]*\)|<[^>]+>|#\d+|-?\d\.\d+\.\d+", re.M | re.S
 )
 NUMBER = r"(?<![\w.,+-])\d[\d,]*(?:\.\d+)?(?![\w.]*[A-Za-z_])"
-UNIT = (
-    r"(?: to (?P<to>[\d,.]+))?\s?(?:%|x\b|(?:ms|µs|s|minutes|times|MB|GB|MiB|GiB|loops|relays)\b)"
-)
+UNIT_WORDS = r"%|x\b|(?:ms|µs|s|seconds|minutes|times|MB|GB|MiB|GiB|loops|relays)\b"
 
 
 def prose(text: str, has_tables: bool = True) -> str:
@@ -694,5 +692,5 @@ def numbers(text: str) -> set[str]:
 
 def with_units(text: str) -> set[str]:
     """The numbers of a text that have a unit."""
-    found = re.finditer(f"(?P<one>{NUMBER}){UNIT}", text)
+    found = re.finditer(rf"(?P<one>{NUMBER})(?: to (?P<to>[\d,.]+))?\s?(?:{UNIT_WORDS})", text)
     return {it for one in found for it in one.group("one", "to") if it}

@@ -18,6 +18,7 @@ from minisched import loops, nano
 from minisched.checks import ahead, causes, findings
 from minisched.devices.cost import SIM_COST
 from minisched.export.units import ms
+from minisched.learn import grade
 from minisched.loops.design import LOOPS
 from minisched.loops.pd import Link
 from minisched.models import fetch, promise
@@ -161,6 +162,7 @@ COMPUTED: dict[str, Callable[[CLI], set[str]]] = {
     "teaching.md": lambda cli: {"3", "10", "5", "463"},  # a plan; a figure of lesson 12
     "thread_or_stream.md": lambda cli: of_streams(),
     "diagrams/README.md": lambda cli: of_the_titles(),
+    "lessons/README.md": lambda cli: {f"{grade.MOST_SECONDS_SMALLER:g}"},
     "traces/README.md": lambda cli: THRESHOLDS,
 }
 COMPARED = (  # heads of tables, and the test that compares each cell
@@ -173,6 +175,7 @@ COMPARED = (  # heads of tables, and the test that compares each cell
     ("| virtual time, usual", "repo/test_written_pages.py", "prompts_in_the_chain_cost_what"),
     ("| `--kv-tokens`", "repo/test_written_pages.py", "token_usage_and_running_requests"),
     ("| lesson | the question", "repo/test_lessons.py", "it_has_its_parts_and_its_header"),
+    ("| after lesson | the", "learn/test_what_lessons_say.py", "the_rush_falls_with_the_same"),
     ("| loop | idea", "learn/test_score.py", "the_board_has"),
 )
 PAGES = sorted(
