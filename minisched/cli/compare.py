@@ -16,7 +16,6 @@ from ..export.chinese import LANGUAGES, translated
 from ..export.chrome import to_chrome
 from ..export.explore import to_explore
 from ..export.html import to_html
-from ..export.motion import playing
 from ..export.pd_or_mixed import LOOPS as PD_OR_MIXED
 from ..export.pd_or_mixed import find_runs, rows
 from ..export.poster import poster
@@ -148,18 +147,16 @@ FEW = 5  # runs that are drawn with all their lanes; of more runs it is a poster
 def pictures(found: Comparison, detail: bool, lang: str) -> dict[str, str]:
     """Return the page, the picture, and for each loop its diagrams and its trace, by file.
 
-    The picture plays a few settled steps of each run, by step or in ``detail`` by phase. Of more
-    than ``FEW`` runs it is a poster, which stands still. ``explore.html`` begins with the costs of
-    the serial run. ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
+    The picture has a few settled steps of each run, by step or in ``detail`` by phase. Of more
+    than ``FEW`` runs it is a poster. ``explore.html`` begins with the costs of the serial run.
+    ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
     """
     traces = [run.trace for run in found.runs]
-    is_poster = len(traces) > FEW
-    draw = poster if is_poster else compare_runs if detail else by_step
+    draw = poster if len(traces) > FEW else compare_runs if detail else by_step
     scene = translated(draw(traces)) if lang == "zh" else draw(traces)
-    drawn = to_svg(scene, SLIDE if draw is by_step else DESK)
     files = {
         "compare.html": to_html(traces),
-        "compare.svg": drawn if is_poster else playing(drawn),
+        "compare.svg": to_svg(scene, SLIDE if draw is by_step else DESK),
     }
     with suppress(NothingToShow):  # no decode step ran
         files["explore.html"] = to_explore(traces, lang)

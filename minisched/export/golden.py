@@ -22,7 +22,6 @@ from ..trace import Trace, native
 from ..trace.files import write_whole
 from .by_step import by_step
 from .chinese import translated
-from .motion import playing
 from .one_token import one_token
 from .pictures import compare, stages, waits
 from .pictures.stories import STORIES
@@ -83,10 +82,10 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"traces/{name}_phone.svg": partial(on_a_phone, name) for name in SMALL},
     **{f"traces/{name}_zh.svg": partial(with_chinese, name) for name in SMALL},
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
-    "diagrams/compare.svg": lambda: playing(to_svg(by_step(pair()), SLIDE)),
+    "diagrams/compare.svg": lambda: to_svg(by_step(pair()), SLIDE),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
     "diagrams/compare_zh_phone.svg": lambda: to_svg(translated(by_step(pair(), 1)), PHONE),
-    "diagrams/compare_zh.svg": lambda: playing(to_svg(translated(by_step(pair())), SLIDE)),
+    "diagrams/compare_zh.svg": lambda: to_svg(translated(by_step(pair())), SLIDE),
     "traces/one_token.svg": lambda: to_svg(SMALL["one_token"]()),
     "traces/poster.svg": lambda: to_svg(poster_of()),
     "traces/poster_zh_phone.svg": lambda: to_svg(translated(poster_of()), PHONE),

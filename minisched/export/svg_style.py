@@ -232,7 +232,5 @@ RULES: list[tuple[str, Look]] = [  # the classes that must all occur, and the lo
                        "marker-end": "url(#head-wrong)"}),
     ("level", {"marker-end": "none"}),
     ("faint-arrow", {"stroke-width": ".6", "opacity": ".5", "marker-end": "none"}),
-    ("veil", {"fill": "$paper", "opacity": "0"}),  # these two play (``motion.py``)
-    ("cursor", {"fill": "none", "stroke": "$bubble", "stroke-width": "2", "opacity": "0"}),
     *((f"head-{kind}", {"fill": f"${kind}"}) for kind in ("ink", *ARROWS)),
 ]  # fmt: skip

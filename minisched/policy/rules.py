@@ -66,7 +66,7 @@ class Rules:
         first="the first of a batch; a later one that does not fit whole waits (nano-vllm)",
     )  # fmt: skip
     too_many_tokens: str = rule(
-        "clipped", "What happens to a request whose max_new_tokens is more than fits?",
+        "clipped", "What happens to a request with more max_new_tokens than fit?",
         clipped="it gets fewer: what an empty pool holds after its prompt, less the spare page "
         "(SGLang, init_req_max_new_tokens)",
         refused="it is refused on arrival",
