@@ -259,4 +259,4 @@ learn.rush(4)
 #   fits on one screen; read it next.
 #
 # On your own machine: `minisched compare --chunk 32 --kv-tokens 132` shows admission at work. The next
-# lesson, `05_whose_page.py`, opens the memory that was only a number here.
+# lesson, [lesson 5](05_whose_page.py), opens the memory that was only a number here.

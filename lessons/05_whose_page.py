@@ -226,5 +226,5 @@ learn.rush(5)
 #   `minisched museum` has both.
 #
 # On your own machine: `minisched compare --page-size 4`, and in the page it writes, the view of the
-# pages. The next lesson, `06_full.py`, begins where this one ends: everything is locked, and one
+# pages. The next lesson, [lesson 6](06_full.py), begins where this one ends: everything is locked, and one
 # more page is wanted.

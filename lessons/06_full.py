@@ -271,4 +271,4 @@ learn.show(fewest_outputs, "latest = ")
 #   `make_room` first looks at what is on its way back.
 #
 # On your own machine: `minisched museum` has these bugs, each with its smallest case. The next lesson,
-# `07_mixed_or_apart.py`, is about the prompt of lesson 4 again.
+# [lesson 7](07_mixed_or_apart.py), is about the prompt of lesson 4 again.

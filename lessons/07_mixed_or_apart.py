@@ -284,5 +284,5 @@ learn.rush(7)
 # - **Which one?** Steadiness is what the second machine buys, and it costs a machine. With short
 #   prompts it brings nothing. [The comparison](../diagrams/pd_or_mixed.md) shows where it turns.
 #
-# On your own machine: `minisched compare --loops pd,mixed`. The next lesson, `08_batch_queue.py`, goes
+# On your own machine: `minisched compare --loops pd,mixed`. The next lesson, [lesson 8](08_batch_queue.py), goes
 # to vLLM: can four steps be in flight?

@@ -257,4 +257,4 @@ learn.show(is_length_foreseen, "placeholders = req", look_at=("return",))
 #   ([#48245](https://github.com/vllm-project/vllm/pull/48245)): `minisched museum` has such a case.
 #
 # On your own machine: `minisched compare --loops vllm_step,vllm_batch_queue,vllm_async`. The next
-# lesson, `09_placeholders.py`, has a -1 in two layers.
+# lesson, [lesson 9](09_placeholders.py), has a -1 in two layers.

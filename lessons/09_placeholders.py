@@ -201,4 +201,4 @@ learn.rush(9)
 #   ([#7528](https://github.com/vllm-project/vllm/pull/7528)).
 #
 # On your own machine: `minisched compare --loops mindie_placeholder,mindie_dual,mindie_single`. The
-# next lesson, `10_must_wait.py`, has steps that cannot be launched ahead.
+# next lesson, [lesson 10](10_must_wait.py), has steps that cannot be launched ahead.

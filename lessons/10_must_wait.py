@@ -248,4 +248,4 @@ learn.rush(10)
 #   [#46899](https://github.com/vllm-project/vllm/pull/46899).
 #
 # On your own machine: `minisched compare --regex '[a-z]+'` counts the waits and their cost. In the
-# next lesson, `11_reviewer.py`, you look for missing waits.
+# next lesson, [lesson 11](11_reviewer.py), you look for missing waits.

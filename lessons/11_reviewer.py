@@ -247,4 +247,4 @@ learn.show(PlayedOrder.__init__, 'if kind == "begin"', "_learned", look_at=("_le
 #
 # On your own machine: `minisched museum` has all such bugs, each with its smallest case, and
 # `minisched check traces/overlap.json` asks a file all these questions. In the next lesson,
-# `12_your_engine.py`, the traces are real.
+# [lesson 12](12_your_engine.py), the traces are real.

@@ -16,6 +16,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean
@@ -36,7 +37,7 @@ from playwright.sync_api import Browser, Page, expect
 from minisched.checks.overlap import measure, step_intervals
 from minisched.comparison import compare_loops
 from minisched.export.svg_page import width_of
-from minisched.learn.exercise import exercises, find
+from minisched.learn.exercise import find
 from minisched.models.hash import HashModel
 from minisched.museum import exhibits
 from minisched.recipes import trace_of
@@ -55,6 +56,7 @@ from pages import gallery, lab, lessons, reference, repository, steppers  # noqa
 from report import report  # noqa: E402
 
 assert browser  # the fixture
+SLOW = 300_000  # milliseconds for a check in the browser's Python
 FORK = "some-body/minisched-fork"  # where it is built as if it were published
 PAGES = [
     "index.html", "lab/index.html", "lab/check.html", "steppers.html", "explore.html",
@@ -364,15 +366,6 @@ def test_a_walk_through_the_lab(page: Page) -> None:
 # -- live exercises: in this Python ----------------------------------------------------------------
 
 
-def asked(lesson: str, name: str, lines: str) -> str:
-    """What a lesson's page asks of Python for an exercise."""
-    path = next(path for path in lessons.lessons() if path.stem == lesson)
-    code = [cell for cell in lessons.notebook(path).cells if cell.cell_type == "code"]
-    at = next(at for at, cell in enumerate(code) if f'learn.check("{name}"' in cell.source)
-    before = [cell.source for cell in code[:at]]
-    return json.dumps({"before": before, "lines": lines, "mine": ""})
-
-
 def solved(name: str) -> str:
     """A cell with the solution of an exercise."""
     return f'{dedent(find(name).solution).strip()}\n\n\nlearn.check("{name}", {name})'
@@ -578,28 +571,45 @@ def test_a_guess_is_kept_and_drawn_into_the_run(browser: Browser, cells_alone: P
         expect(page.locator(".cell_output img")).to_have_attribute("src", drawn)
 
 
-ASK = """async (questions) => {
-    const { Python } = await import(`${location.origin}/lab/python.js`);
-    const python = new Python("cells", () => {});
-    const answers = [];
-    for (const question of questions) answers.push(await python.call("exercise", question));
-    return answers;
-}"""
+def page_of(path: Path) -> str:
+    """The cells of a lesson as a page, without its text and its outputs."""
+    cell = '<div class="cell {}"><div class="cell_input"><pre>{}</pre></div>{}</div>'
+    body = [
+        cell.format(
+            " ".join(f"tag_{tag}" for tag in one.metadata.get("tags", [])), escape(one.source),
+            '<div class="cell_output"></div>',
+        )
+        for one in lessons.notebook(path).cells
+        if one.cell_type == "code"
+    ]  # fmt: skip
+    head = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">'
+    return "".join([head, *body, '<script type="module" src="lab/lesson.js"></script>'])
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("part", range(2))
-def test_a_solution_of_each_lesson_is_right_in_the_browsers_python(
-    browser: Browser, cells_alone: Path, part: int
+@pytest.mark.parametrize("path", lessons.lessons(), ids=lambda path: path.stem)
+def test_a_lesson_draws_the_guess_and_each_exercise_is_wrong_and_then_right_in_its_page(
+    browser: Browser, cells_alone: Path, path: Path
 ) -> None:
-    every = list({one.lesson: one for one in exercises().values()}.values())[part::2]
-    questions = [asked(one.lesson, one.name, solved(one.name)) for one in every]
+    (cells_alone / f"{path.stem}.html").write_text(page_of(path), encoding="utf-8")
     with served(cells_alone) as address, watch(browser, (address, *OWN)) as page:
-        page.goto(f"{address}alone.html")
-        for one, said in zip(every, page.evaluate(ASK, questions), strict=True):
-            answer = json.loads(said)
-            assert answer["passed"] and "✓ Right" in answer["html"], (one.name, answer["text"])
-            assert f"# == {one.name}, lesson" in answer["mine"]
+        page.goto(f"{address}{path.stem}.html")
+        page.locator(".guess input").fill("2")
+        page.get_by_role("button", name="Keep").click()
+        said = page.locator(".guess .said")
+        lacks_mlx = "mlx" in lessons.about(path)["extras"]
+        end = "No module named 'mlx'" if lacks_mlx else "Kept, and drawn into the run"
+        expect(said).to_contain_text(end, timeout=SLOW)
+        for at, name in enumerate(names := lessons.exercises_of(path)):
+            cell = page.locator(".tag_exercise").nth(at)
+            for lines, verdict in ((None, "Not yet"), (solved(name), "Right")):
+                if lines:
+                    cell.get_by_role("textbox").fill(lines)
+                cell.get_by_role("button", name="Run").click()
+                expect(cell.get_by_role("status")).to_contain_text(verdict, timeout=SLOW)
+                expect(cell.get_by_role("button", name="Run")).to_be_visible()
+        kept = page.evaluate("localStorage['minisched mine.py']")
+        assert all(f"# == {name}, lesson" in kept for name in names)
 
 
 def test_lines_that_catch_everything_and_spin_are_stopped_by_the_page(

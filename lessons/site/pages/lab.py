@@ -15,7 +15,7 @@ PYTHON = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.z
           "pyodide-lock.json")  # fmt: skip
 NODE_MODULES = SITE / "node_modules"
 ADVICE = "run `npm ci --prefix lessons/site` (it needs Node), then build the site again"
-NOT_NEEDED = ("bench", "cli", "replay")  # folders of the package
+NOT_NEEDED = ("bench", "cli")  # folders of the package
 
 
 def pages(node_modules: Path = NODE_MODULES) -> dict[str, str]:
