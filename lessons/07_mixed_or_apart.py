@@ -138,10 +138,10 @@ learn.check("rides", rides)
 # ## Exercise 2: predict the pause · hard
 #
 # A step takes `base` ms, and `per_token` ms more for each token in it. `running` chats write when a
-# prompt of `prompt` tokens comes; a chunk has `chunk` tokens. How long is the longest pause of a
-# chat, from one of its tokens to its next, while the prompt is read? (The chats joined long
-# before.) In ms, if `how` is `"one piece"`, `"chunks"`, `"mixed"` or `"apart"`. The checker holds
-# your formula against runs. Their host and copies take next to no time: leave those out.
+# prompt of `prompt` tokens comes, which is longer than a chunk of `chunk` tokens. How long is the
+# longest pause of a chat, from one of its tokens to its next, while the prompt is read? (The chats
+# joined long before.) In ms, if `how` is `"one piece"`, `"chunks"`, `"mixed"` or `"apart"`. The checker
+# holds your formula against runs. Their host and copies take next to no time: leave those out.
 
 
 # %% tags=["exercise"]

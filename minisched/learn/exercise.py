@@ -21,6 +21,7 @@ from inspect import signature
 from math import isclose
 from pathlib import Path
 from pkgutil import iter_modules
+from random import Random
 from textwrap import dedent
 from typing import Any
 
@@ -97,6 +98,7 @@ PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "proce
           "launch_batch_sample_if_needed")  # fmt: skip
 WORK = ("run_batch", "process_batch_result", "process_result")
 MOST_CALLS = 200  # of one phase in one turn
+DRAWN = 400  # arguments of a function
 PACKAGE_LOOPS = str(Path(PACKAGE, "loops"))
 
 
@@ -200,12 +202,17 @@ class Function:
     they give back into what the package wants; by itself both have the same arguments. ``bug`` is
     in the code meanwhile: a line as a system had it once. ``others`` returns functions of the
     package that are replaced meanwhile, for one run of the checker.
+
+    ``asked(random)`` draws arguments of the learner's lines that a run can have. There they must
+    answer as the solution does; ``counts(answer, *args)`` is the part of an answer that counts.
     """
 
     where: str
     call: Callable[..., Any] = lambda lines, *args, **options: lines(*args, **options)
     bug: tuple[Edit, ...] = ()
     others: Callable[[], Mapping[str, Callable[..., Any]]] = lambda: {}
+    asked: Callable[[Random], tuple[Any, ...]] | None = None
+    counts: Callable[..., Any] = lambda answer, *args: answer
 
     @contextmanager
     def filled(self, lines: Any) -> Iterator[Calls]:
@@ -227,6 +234,31 @@ class Function:
     def on(self, case: Case) -> Case:
         """The case as it is: what runs is the package's, but for the hole."""
         return case
+
+    def difference(self, lines: Any, solution: Callable[..., Any]) -> str:
+        """Return a sentence on the smallest drawn arguments with a wrong answer, or ''."""
+        random, found = Random(0), list[tuple[int, str]]()
+        for _ in range(DRAWN if self.asked else 0):
+            args = self.asked(random)  # type: ignore[misc]
+            right, said = solution(*deepcopy(args)), with_arguments(solution, args)
+            try:
+                answer = Calls().call(lines, *deepcopy(args))
+                if self.is_same(answer, right, args):
+                    continue
+                said += f" it gives {short(answer)}, should give {short(right)}."
+            except (Exception, TooLong) as error:
+                said += f": {blame(error)}"
+                if isinstance(error, TooLong):
+                    return said
+            found.append((len(said), said))
+        return min(found, default=(0, ""))[1]
+
+    def is_same(self, answer: Any, right: Any, args: tuple[Any, ...]) -> bool:
+        """Return whether what counts of an answer is what counts of the right one."""
+        try:
+            return bool(self.counts(answer, *args) == self.counts(right, *args))
+        except (AttributeError, TypeError):  # it is of another kind
+            return False
 
 
 @dataclass(frozen=True)
@@ -268,9 +300,7 @@ class Pure:
 
     def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
         """Return a sentence on the answer for these arguments, or ''; and the answer."""
-        names = [*signature(self.truth or self.holds or self.call).parameters][-len(args) :]
-        given = (f"{name} {short(arg)}" for name, arg in zip(names, args, strict=False))
-        asked = f"With {', '.join(given) or 'nothing'}"
+        asked = with_arguments(self.truth or self.holds or self.call, args)
         try:
             answer = calls.call(self.call, lines, *deepcopy(args))
             if self.holds is not None:
@@ -288,6 +318,13 @@ class Pure:
             is_right = isclose(answer, right, rel_tol=self.near, abs_tol=self.near)
             said = f"it gives {answer:.7g}, should give {right:.7g} {self.unit}"
         return "" if is_right else f"{asked} {said}.", answer
+
+
+def with_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Return ``With a 1, b 2``: the last parameters of a function, and their values."""
+    names = [*signature(function).parameters][-len(args) :]
+    given = (f"{name} {short(arg)}" for name, arg in zip(names, args, strict=False))
+    return f"With {', '.join(given) or 'nothing'}"
 
 
 def short(thing: Any) -> str:

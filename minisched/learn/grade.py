@@ -202,22 +202,32 @@ def _drawn(hole: Pure, answer: Any, args: tuple[Any, ...]) -> list[NotebookPictu
 
 
 def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> ExerciseVerdict:
-    """On every case of the workloads, up to the first on which something does not hold."""
+    """On drawn arguments, and every case of the workloads up to the first that does not hold."""
+    answers = list[str]()
+    if isinstance(hole, Function):
+        solution = exercise.lines(exercise.solution)
+        answers = [sentence] if (sentence := hole.difference(lines, solution)) else []
     count, situations, workloads = 0, set[str](), exercise.workloads
     levels: list[tuple[str, Iterable[Case]]] = [("", workloads)]
     if len(workloads.levels) > 1:
         levels = [(level, workloads.drawn(level)) for level in workloads.levels]
-        levels.append(("time", [workloads.shown, *workloads.drawn(workloads.levels[0])]))
+        timed = [workloads.shown, *workloads.drawn(workloads.levels[0])]
+        levels.append(("time", [*timed, *workloads.first.get("time", ())]))
     for number, (level, cases) in enumerate(levels, 1):
         for case in cases:
             attempt = hold(exercise, hole, lines, case, is_timed=level in ("", "time"))
             if attempt.found:
                 said = told(exercise, smallest(exercise, hole, lines, attempt))
                 where = [f"Level {number} of {len(levels)}, {level}."] if level else []
-                return replace(said, sentences=[*where, *said.sentences])
+                rest = (line for line in said.sentences if line not in "".join(answers))
+                return replace(said, sentences=[*answers, *where, *rest])
             situations |= attempt.calls.situations
             count += 1
     tried = f"{many(count, 'case')}, in {many(len(situations), 'different situation')}"
+    if answers:
+        return not_yet(
+            *answers, f"The runs did not show it: no law broke in {many(count, 'case')}."
+        )
     if len(situations) < exercise.reach:
         return not_yet(
             f"Your lines were called in {tried}, but there should be at least "

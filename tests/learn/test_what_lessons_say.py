@@ -95,7 +95,7 @@ def test_lesson_4_the_least_work_first_computes_17_tokens_more() -> None:
     one = exercises()["order"]
     text = one.solution.replace("-one.cached_len", "one.prompt_len - one.cached_len")
     verdict = grade(one, one.lines(text))
-    assert "prompt tokens computed is 67, and 50 with" in verdict.sentences[0]
+    assert "prompt tokens computed is 67, and 50 with" in verdict.sentences[1]
     assert "67 tokens of prompts are computed instead of 50" in read("04_long_prompt")
 
 

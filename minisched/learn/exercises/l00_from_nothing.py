@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
+from random import Random
 from typing import Any
 
 from ...checks.history import many
@@ -183,9 +184,23 @@ SCRIPTS: tuple[Script, ...] = (
     (("launch", 10), ("work", 16), ("wait", 0), ("wait", 0)),
     (("launch", 10), ("launch", 5), ("wait", 0), ("wait", 1)),
     (("launch", 10), ("launch", 5), ("wait", 1), ("wait", 0)),
-    (("launch", 4), ("work", 9), ("launch", 4), ("wait", 1), ("work", 1), ("wait", 0)),
-    (("work", 3), ("launch", 2), ("launch", 7), ("work", 5), ("launch", 1), ("wait", 2)),
 )
+
+
+def scripts() -> Iterator[tuple[Script]]:
+    """Some by hand, random ones, and the one of the picture."""
+    yield from zip(SCRIPTS[:-1])
+    random = Random(0)
+    for size in range(2, 40):
+        lines, launched = list[tuple[str, int]](), 0
+        for _ in range(2 + size // 4):
+            what = random.choice(("work", "launch", "wait") if launched else ("work", "launch"))
+            launched += what == "launch"
+            lines.append(
+                (what, random.randrange(launched) if what == "wait" else random.randint(1, 12))
+            )
+        yield (tuple(lines),)
+    yield (SCRIPTS[-1],)
 
 
 def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
@@ -287,7 +302,7 @@ def ahead(run: Generated, prompt: list[int], count: int) -> str:
 EXERCISES = (
     Exercise(
         name="Device",
-        hole=Pure(lambda: zip(SCRIPTS), call=played, holds=as_a_queue, draw=as_it_should_be),
+        hole=Pure(scripts, call=played, holds=as_a_queue, draw=as_it_should_be),
         solution="""
             class Device:
                 def __init__(self):

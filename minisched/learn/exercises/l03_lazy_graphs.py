@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
+from random import Random
 from typing import Any
 
 from ...core import ScheduleBatch
@@ -195,7 +196,7 @@ def chains(may_chain: Any, scheduler: Scheduler, batch: ScheduleBatch) -> bool:
     """Call the learner's ``may_chain`` for a decode batch, as ``repeat.py:can_chain``.
 
     Raises:
-        Mistake: the answer is no truth value, or a prompt is half computed.
+        Mistake: the answer is no truth value.
     """
     if batch.num_extend_reqs or any(r.device_len > scheduler.config.row_len for r in batch.reqs):
         return False
@@ -212,18 +213,18 @@ def chains(may_chain: Any, scheduler: Scheduler, batch: ScheduleBatch) -> bool:
     )
     if type(chosen) is not bool:
         raise Mistake(f"`may_chain` gave {chosen!r}, but it must give True or False")
-    if chosen and chunked:
-        raise Mistake(
-            f"`may_chain` gave True while the prompt of {chunked.rid} is half computed: its next "
-            "chunk waits, so the scheduler must be asked. See `chunked`"
-        )
     return chosen
 
 
-HALF_READ = case(  # a decodes alone, as decodes run first, while b's prompt is half computed
-    "a: 1 2 3 -> 12; c: 1 2 -> 9; b at 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 -> 3", "mlx_async",
-    kv=64, rows=4, chunked_prefill_size=4, run_first="decode", cost=COST,
-)  # fmt: skip
+def before_a_step(random: Random) -> tuple[list[str], list[str], list[str], str | None, int]:
+    """Some requests decode; one may have ended, joined (its KV came over a link) or arrived."""
+    *names, joined, chunked, waits = random.sample("abcdef", random.randint(4, 6))
+    running = [name for name in names if random.random() < 0.8]
+    running += [joined] * (random.random() < 0.1)
+    waiting, half = [waits] * (random.random() < 0.2), chunked if random.random() < 0.2 else None
+    return names, running, waiting, half, max(0, random.randint(-4, 2))
+
+
 GIVEN_UP = case(  # no request waits, but one of two has ended
     "a: 1 2 3 -> 12; b: 4 5 6 -> 12, gone at 4", "mlx_async", kv=64, rows=2, cost=COST
 )
@@ -282,14 +283,14 @@ EXERCISES = (
     ),
     Exercise(
         name="may_chain",
-        hole=Function("scheduler.repeat:can_chain", call=chains),
+        hole=Function("scheduler.repeat:can_chain", chains, asked=before_a_step),
         solution="""
             def may_chain(batch, running, waiting, chunked, pages_short):
                 if waiting or chunked is not None:
                     return False
                 return batch == running and pages_short == 0
         """,
-        workloads=Workloads("mlx_async", levels=("tight",), seeds=60, cases=(GIVEN_UP, HALF_READ)),
+        workloads=Workloads("mlx_async", levels=("tight",), seeds=60, cases=(GIVEN_UP,)),
         no_worse=(("makespan", 1.0),),
         reach=20,
         beside="",

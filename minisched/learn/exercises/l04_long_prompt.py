@@ -65,12 +65,6 @@ def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> i
     """
     rem = adder.rem_chunk_tokens
     length = int(lines(rem, adder.page_size, extend_len))
-    if length != extend_len and (rem is None or extend_len <= rem):
-        left = "there is no limit" if rem is None else f"{rem} are left"
-        raise Mistake(
-            f"`cut` gave {length} of a prompt's {many(extend_len, 'token')}, but {left}: a "
-            "prompt that fits is taken whole"
-        )
     if rem is not None and length < extend_len and rem - length >= adder.page_size:
         raise Mistake(
             f"`cut` gave {length} of a prompt's {many(extend_len, 'token')} and left "
@@ -78,6 +72,12 @@ def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> i
             "prompts would be half computed. Take every whole page that is left"
         )
     return length
+
+
+def prompt_to_cut(random: Random) -> tuple[int | None, int, int]:
+    """A prompt, and what is left of a chunk: at least a token, as otherwise no prompt is cut."""
+    left = random.randint(1, 20) if random.random() < 0.8 else None
+    return left, random.choice((1, 2, 4)), random.randint(1, 20)
 
 
 def whole_pages(attempt: Attempt) -> str:
@@ -108,11 +108,6 @@ def long_prompts(seed: int) -> Case:
     )  # fmt: skip
 
 
-JUST = case(  # a's row leaves 7 tokens of a step to b, which has as many: no number of whole pages
-    "a: 1 2 3 -> 8; b at 4: 5 6 7 8 9 10 11 -> 2", "overlap", kv=64, rows=2, page_size=4,
-    chunked_prefill_size=8, enable_mixed_chunk=True, cost=COST,
-)  # fmt: skip
-
 # -- fits: memory for the tokens that a request may still generate --------------------------------
 
 
@@ -141,6 +136,13 @@ EXACT = case(  # what c needs and what is left are equal: one slot too few
     "b: 15 14 9 15 -> 6; c: 8 5 10 9 -> 6; d: 17 11 -> 6; a at 2: 9 0 14 14 3 0 16 -> 6", "overlap",
     kv=28, rows=4, page_size=4, chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
+
+
+def request_to_fit(random: Random) -> tuple[int, int, int, int]:
+    """A request, and memory for nearly as much, as much, or more."""
+    extend_len, new_tokens, page = random.randint(1, 9), random.randint(1, 9), random.randint(1, 4)
+    return extend_len, new_tokens, page, extend_len + new_tokens + page + random.randint(-9, 9)
+
 
 # -- order: who finds the most in the cache, before it is gone -------------------------------------
 
@@ -175,6 +177,17 @@ def in_their_order(
     return [reqs[one.rid] for one in said]
 
 
+def some_waiting(random: Random) -> tuple[list[Waiting]]:
+    """Some requests, each with at least a token of its prompt to compute."""
+    sizes = {rid: random.randint(1, 12) for rid in "cadb"[: random.randint(1, 4)]}
+    return ([Waiting(rid, size, random.randrange(size)) for rid, size in sizes.items()],)
+
+
+def cached_lengths(answer: Any, waiting: list[Waiting]) -> tuple[list[Waiting], list[int]]:
+    """Return the requests of an order, and their cached tokens in it: equal ones may change."""
+    return sorted(answer), [one.cached_len for one in answer]
+
+
 DOCUMENT = "7 3 1 18 4 11 2 9 16 5 0 13 8 6 1 2"
 
 
@@ -189,28 +202,6 @@ def questions(seed: int) -> Case:
 SHOWN = case(
     "doc: 1 2 3 4 5 6 7 8 -> 2; new1 at 2: 10 11 12 13 14 15 16 17 -> 3; "
     "new2 at 2: 11 12 13 14 15 16 17 18 -> 3; question at 2: 1 2 3 4 5 6 7 9 9 -> 3",
-    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
-)  # fmt: skip
-BETWEEN = case(  # the question is neither first nor last
-    "doc: 1 2 3 4 5 6 7 8 -> 2; new1 at 2: 10 11 12 13 14 15 16 17 -> 3; "
-    "question at 2: 1 2 3 4 5 6 7 9 9 -> 3; new2 at 2: 11 12 13 14 15 16 17 18 -> 3",
-    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
-)  # fmt: skip
-LONGER = case(  # the question is the shortest
-    "doc: 1 2 3 4 5 6 7 8 -> 2; new1 at 2: 10 11 12 13 14 15 16 17 18 1 -> 3; "
-    "new2 at 2: 11 12 13 14 15 16 17 18 1 2 -> 3; question at 2: 1 2 3 4 5 6 7 9 9 -> 3",
-    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
-)  # fmt: skip
-
-SHARE = case(  # most of x is cached, but y has the longer prefix
-    "d: 1 2 3 4 5 6 7 8 -> 2; s at 7: 11 12 13 -> 2; x at 14: 11 12 13 9 -> 7; "
-    "y at 14: 1 2 3 4 5 6 7 8 4 16 15 14 -> 2",
-    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
-)  # fmt: skip
-
-NAMES = case(  # the question's name is neither the first nor the last
-    "doc: 1 2 3 4 5 6 7 8 -> 2; a at 2: 10 11 12 13 14 15 16 17 -> 3; "
-    "z at 2: 11 12 13 14 15 16 17 18 -> 3; m at 2: 1 2 3 4 5 6 7 9 9 -> 3",
     "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 
@@ -233,7 +224,7 @@ def planned(lines: Callable[..., Any], scheduler: Scheduler) -> Plan:
 EXERCISES = (
     Exercise(
         name="cut",
-        hole=Function("policy.prefill_adder:PrefillAdder.cut", cut_to),
+        hole=Function("policy.prefill_adder:PrefillAdder.cut", cut_to, asked=prompt_to_cut),
         solution="""
             def cut(rem_chunk, page_size, extend_len):
                 if rem_chunk is None or extend_len <= rem_chunk:
@@ -241,7 +232,7 @@ EXERCISES = (
                 return rem_chunk // page_size * page_size
         """,
         workloads=Workloads(
-            seeds=0, cases=(*map(long_prompts, range(30)), JUST),
+            seeds=0, cases=tuple(map(long_prompts, range(30))),
             show=case("a: 1 2 3 -> 8; doc at 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 -> 3",
                       "overlap", kv=64, rows=2, page_size=4, chunked_prefill_size=8, cost=COST),
         ),
@@ -262,7 +253,10 @@ EXERCISES = (
     ),
     Exercise(
         name="fits",
-        hole=Function("policy.sglang:Ratio.fits", asked_to_fit),
+        hole=Function(
+            "policy.sglang:Ratio.fits", asked_to_fit, asked=request_to_fit,
+            counts=lambda answer, *args: bool(answer),
+        ),
         solution="""
             def fits(extend_len, new_tokens, page_size, left):
                 return extend_len + new_tokens + page_size < left
@@ -290,14 +284,15 @@ EXERCISES = (
     ),
     Exercise(
         name="order",
-        hole=Function("policy.waiting:lpm", in_their_order),
+        hole=Function(
+            "policy.waiting:lpm", in_their_order, asked=some_waiting, counts=cached_lengths
+        ),
         solution="""
             def order(waiting):
                 return sorted(waiting, key=lambda one: -one.cached_len)
         """,
         workloads=Workloads(
-            seeds=0, cases=(SHOWN, BETWEEN, LONGER, NAMES, *map(questions, range(20)), SHARE),
-            show=SHOWN,
+            seeds=0, cases=(SHOWN, *map(questions, range(20))), show=SHOWN,
         ),
         laws=("identity", "ends", "livelock", "deadlock", "leak", "race", "crash"),
         no_worse=(("prompt tokens computed", 1.0),),

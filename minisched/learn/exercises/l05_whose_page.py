@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
@@ -42,19 +43,10 @@ COME_BACK = case(
     "overlap", kv=16, rows=1, chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 
-SMALL_COMES_BACK = case(  # the largest prefix was used longest ago, and only the others come again
-    "a: 1 2 3 4 5 6 7 8 -> 2; b at 7: 11 12 13 14 -> 2; c at 14: 18 17 -> 2; "
-    "d at 21: 9 8 7 6 5 4 -> 2; b2 at 28: 11 12 13 14 1 -> 2; c2 at 35: 18 17 2 -> 2",
-    "overlap", kv=20, rows=1, chunked_prefill_size=16, cost=COST,
-)  # fmt: skip
-
-PART = case(  # all of a prompt lies on an edge
-    "a: 1 2 3 4 5 6 7 8 -> 2; b at 7: 1 2 3 4 5 -> 2", "overlap", kv=24, rows=1, cost=COST,
-)  # fmt: skip
 AGAIN = case(  # they part, and agree again
     "a: 1 2 3 4 -> 2; b at 7: 1 9 3 4 5 -> 2", "overlap", kv=24, rows=1, cost=COST,
 )  # fmt: skip
-CASES = (SHOWN, PART, AGAIN, COME_BACK, SMALL_COMES_BACK, LONG, *map(conversations, range(9)))
+CASES = (SHOWN, AGAIN, COME_BACK, LONG, *map(conversations, range(9)))
 
 # -- to_lock: the nodes of a prefix ----------------------------------------------------------------
 
@@ -71,25 +63,41 @@ def each_once(lines: Callable[..., Any], tree: RadixCache, node: Any) -> list[An
     return nodes
 
 
+class AboveNode(NamedTuple):
+    """A node of the tree: its name, and the node above it."""
+
+    name: str
+    parent: AboveNode | None
+
+    def __repr__(self) -> str:
+        return f"{self.parent}/{self.name}" if self.parent else self.name
+
+
+def end_of_a_prefix(random: Random) -> tuple[AboveNode]:
+    """The root, or a node below it."""
+    node = AboveNode("root", None)
+    for name in "abcdef"[: random.randint(0, 6)]:
+        node = AboveNode(name, node)
+    return (node,)
+
+
 # -- shared_pages: within an edge of the tree ------------------------------------------------------
 
 
 def within_an_edge(
     lines: Callable[..., Any], node: TreeNode, tokens: Sequence[int], offset: int
 ) -> int:
-    """Call the learner's ``shared_pages`` with the edge's tokens and the rest of the prompt's.
+    """Call the learner's ``shared_pages`` with the edge's tokens and the rest of the prompt's."""
+    return int(lines(list(node.tokens), list(tokens[offset:]), node.page_size))
 
-    Raises:
-        Mistake: it finds no page, though the tree found the edge by its first page.
-    """
-    edge, rest, size = list(node.tokens), list(tokens[offset:]), node.page_size
-    count = int(lines(list(edge), list(rest), size))
-    if count < 1:
-        raise Mistake(
-            f"`shared_pages({edge}, {rest}, {size})` gave {count}, but the tree found this edge by "
-            "its first page: at least one page is shared"
-        )
-    return count
+
+def edge_and_prompt(random: Random) -> tuple[list[int], list[int], int]:
+    """An edge of whole pages, and a prompt with the same first page, by which it was found."""
+    size = random.choice((1, 2, 4))
+    edge = [random.randrange(3) for _ in range(size * random.randint(1, 4))]
+    same = random.randint(size, len(edge))
+    rest = [random.randrange(3) for _ in range(random.randint(0, 9))]
+    return edge, [*edge[:same], *rest], size
 
 
 # -- evict: one leaf after the other, whichever the learner names ----------------------------------
@@ -101,7 +109,7 @@ class Leaf(NamedTuple):
     num_pages: int
     lock_ref: int
     last_used: int
-    node: TreeNode
+    node: Any  # a ``TreeNode``
 
     def __repr__(self) -> str:
         pages, locks = many(self.num_pages, "page"), many(self.lock_ref, "lock")
@@ -116,6 +124,14 @@ def leaves_of(tree: RadixCache) -> Iterator[Leaf]:
         below += node.children.values()
         if node.parent is not None and not node.children:
             yield Leaf(node.num_pages, node.lock_ref, node.last_access_time, node)
+
+
+def some_leaves(random: Random) -> tuple[list[Leaf]]:
+    """Leaves that were last used at different times; at least one has no lock."""
+    count = random.randint(1, 4)
+    locks = random.sample([0, *(random.choice((0, 0, 1, 2)) for _ in range(count - 1))], count)
+    times = random.sample(range(1, 30), count)
+    return ([Leaf(random.randint(1, 9), *pair, None) for pair in zip(locks, times, strict=True)],)
 
 
 def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> list[int]:
@@ -146,7 +162,9 @@ def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> l
 EXERCISES = (
     Exercise(
         name="shared_pages",
-        hole=Function("memory.radix_cache:TreeNode.shared_pages", within_an_edge),
+        hole=Function(
+            "memory.radix_cache:TreeNode.shared_pages", within_an_edge, asked=edge_and_prompt
+        ),
         solution="""
             def shared_pages(edge, tokens, page_size):
                 same = 0
@@ -171,7 +189,10 @@ EXERCISES = (
     ),
     Exercise(
         name="to_lock",
-        hole=Function("memory.radix_cache:RadixCache._path", each_once),
+        hole=Function(
+            "memory.radix_cache:RadixCache._path", each_once, asked=end_of_a_prefix,
+            counts=lambda nodes, *args: sorted(node.name for node in nodes),
+        ),
         solution="""
             def to_lock(node):
                 path = []
@@ -197,7 +218,7 @@ EXERCISES = (
     ),
     Exercise(
         name="evict",
-        hole=Function("memory.radix_cache:RadixCache.evict", one_by_one),
+        hole=Function("memory.radix_cache:RadixCache.evict", one_by_one, asked=some_leaves),
         solution="""
             def evict(leaves):
                 free = [leaf for leaf in leaves if leaf.lock_ref == 0]

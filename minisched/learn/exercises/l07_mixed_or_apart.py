@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise, product
+from random import Random
 from types import FunctionType
 from typing import Any
 
@@ -34,16 +35,19 @@ SHOWN = case(
     f"a: 1 2 3 -> 9; b: 4 5 6 -> 9; doc at 3: {' '.join(map(str, range(1, 19)))} 1 2 -> 3",
     "mixed", kv=64, rows=3, chunked_prefill_size=8, cost=COST,
 )  # fmt: skip
-FULL = tuple(  # of pages one or two are missing for all; and exactly enough for those who decode
-    case(requests, "mixed", kv=kv, rows=4, page_size=2, chunked_prefill_size=6,
-         schedule_conservativeness=0.0, cost=replace(COST, forward_per_token=1_000_000))
-    for requests, kv in (
-        ("a: 16 14 2 10 -> 9; b: 17 1 12 -> 7; c: 5 14 -> 10; "
-         "doc at 2: 5 7 1 3 4 16 18 2 12 3 9 6 7 13 2 8 6 12 8 10 -> 3", 46),
-        ("a: 17 8 12 -> 7; b: 18 0 7 0 14 -> 9; "
-         "doc at 2: 10 5 8 18 1 3 18 1 13 9 6 2 11 15 4 17 -> 3", 34),
-    )
+FULL = case(  # a page is missing for all
+    "a: 16 14 2 10 -> 9; b: 17 1 12 -> 7; c: 5 14 -> 10; "
+    "doc at 2: 5 7 1 3 4 16 18 2 12 3 9 6 7 13 2 8 6 12 8 10 -> 3", "mixed",
+    kv=46, rows=4, page_size=2, chunked_prefill_size=6, schedule_conservativeness=0.0,
+    cost=replace(COST, forward_per_token=1_000_000),
 )  # fmt: skip
+
+
+def pages_of_a_step(random: Random) -> tuple[list[int], list[int], int]:
+    """Pages that prompts and decoding requests need; about as many are free."""
+    prompts = [random.randint(1, 3) for _ in range(random.randint(1, 3))]
+    decodes = [random.randint(0, 1) for _ in range(random.randint(0, 5))]
+    return prompts, decodes, max(0, sum(prompts) + sum(decodes) + random.randint(-3, 3))
 
 
 def all_or_nobody(
@@ -192,14 +196,16 @@ def with_chunk_size(
 EXERCISES = (
     Exercise(
         name="rides",
-        hole=Function("policy.admission:mix_with_running", all_or_nobody),
+        hole=Function(
+            "policy.admission:mix_with_running", all_or_nobody, asked=pages_of_a_step,
+            counts=lambda answer, *args: bool(answer),
+        ),
         solution="""
             def rides(prompt_pages, decode_pages, free):
                 return sum(prompt_pages) + sum(decode_pages) <= free
         """,
         workloads=Workloads(
-            seeds=0, on="mixed", cases=(SHOWN, *FULL),
-            show=SHOWN,
+            seeds=0, on="mixed", cases=(SHOWN, FULL), show=SHOWN,
         ),
         picture="mixed_chunk",
         beside="",

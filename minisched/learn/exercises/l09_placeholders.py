@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from types import FunctionType
 from typing import Any
 
@@ -47,7 +48,7 @@ def fill_inputs(
     """Let a learner fill the ids of a step, row by row.
 
     Raises:
-        Mistake: an input is not the token of its row.
+        Mistake: it gives no lists, or an input is not the token of its row.
     """
     masks, flat = relay.filling_masks, model_inputs.ids
     source = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
@@ -76,6 +77,17 @@ def fill_inputs(
     flat[:] = [token for ids in found for token in ids]
 
 
+def rows_of_two_steps(random: Random) -> tuple[list[tuple[str, list[int]]], list[str], list[int]]:
+    """Rows move and end; a -1 is the only id of its row, which was in the last step."""
+    last_rids = random.sample("abcd", random.randint(1, 4))
+    rows = list[tuple[str, list[int]]]()
+    for rid in random.sample("abcde", random.randint(1, 4)):
+        lacks_token = rid in last_rids and random.random() < 0.7
+        prompt = [random.randrange(19) for _ in range(random.randint(1, 3))]
+        rows.append((rid, [PLACEHOLDER_TOKEN] if lacks_token else prompt))
+    return rows, last_rids, [random.randrange(19) for _ in last_rids]
+
+
 CHUNKED = tuple(
     case(requests, "mindie_plugin:fill_host", kv=64, rows=3, vocab_size=VOCAB, cost=COST,
          chunked_prefill_size=4)
@@ -86,7 +98,8 @@ EXERCISES = (
     Exercise(
         name="fill",
         hole=Function(
-            "relay.placeholder_fill:FillHost.fill", call=fill_inputs, others=note_last_rids
+            "relay.placeholder_fill:FillHost.fill", fill_inputs, others=note_last_rids,
+            asked=rows_of_two_steps,
         ),
         solution="""
             def fill(rows, last_rids, sampled):

@@ -146,6 +146,8 @@ def draw_ops(share: Any, ops: list[Op]) -> str:
 
 # -- Which call blocks -----------------------------------------------------------------------------
 
+CALLS = ("cudaLaunchKernel", "cudaMemcpyAsync", "hipMemcpyAsync", "cudaMemcpy", "hipMemcpy",
+         "cudaStreamSynchronize", "cudaEventSynchronize")  # fmt: skip
 BLOCKS = re.compile(r".*Synchronize|.*Memcpy(?!.*Async).*")
 
 
@@ -157,7 +159,10 @@ def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
     yield ([("cudaDeviceSynchronize", "a", 3.0), (*sync, 2.0), (*launch, 9.0), (*sync, 2.0)],)
     yield ([("cudaMemcpyAsync", "copy", 5.0), ("cudaMemcpy", "aten::item", 1.0)],)
     yield ([("cudaMemcpy", "a", 2.0), ("cudaMemcpy", "b", 2.0), (*sync, 3.0)],)
-    yield ([(*launch, 2.0), ("hipMemcpyAsync", "copy", 1.0)],)
+    random = Random(0)
+    for size in range(40):
+        times = [2.0**at for at in random.sample(range(9), 1 + size // 5)]  # no two sums are equal
+        yield ([(random.choice(CALLS), random.choice("ab"), time) for time in times],)
     for trace in readable_profiles():
         yield (host_calls(trace),)
 
@@ -199,9 +204,18 @@ def steps_of(loop: str, device_ms: int) -> list[Launched]:
 
 
 def steps_of_runs() -> Iterator[tuple[list[Launched]]]:
-    """Every loop with a device that is slower than the host, and with one that is faster."""
+    """Every loop with a device that is slower than the host, with one that is faster; by chance."""
     yield from ((steps_of(loop, 10),) for loop in LOOPS)
     yield (LATE,)
+    random = Random(0)
+    for size in range(20):
+        steps, launched, ended = list[Launched](), 0, 0
+        for _ in range(2 + size // 4):
+            launched += random.randint(1, 6)
+            began = max(launched, ended) + random.randint(0, 2)
+            ended = began + random.randint(1, 6)
+            steps.append((launched, began, ended))
+        yield ([tuple(1000 * time for time in step) for step in steps],)  # type: ignore[misc]
     yield from ((steps_of(loop, 3),) for loop in LOOPS)
 
 

@@ -79,6 +79,11 @@ IN_ONE_PIECE = plain_memory(
 )  # fmt: skip
 """A prompt that is longer than the budget of a step, where nothing may be cut."""
 
+TOGETHER = plain_memory(
+    case("a: 1 2 -> 6; b at 3: 3 4 -> 6", "overlap", kv=16, rows=2, page_size=4, cost=COST)
+)
+"""Memory for both requests, of which one holds some of its pages when the other one comes."""
+
 HELD = (
     "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
     "ownership", "time", "livelock", "deadlock", "crash",
@@ -278,7 +283,7 @@ EXERCISES = (
         solution=SOLUTION,
         workloads=Workloads(
             levels=LEVELS, seeds=24, change=plain_memory,
-            first={"tight": (HALF_A_PAGE, IN_ONE_PIECE)},
+            first={"tight": (HALF_A_PAGE, IN_ONE_PIECE), "time": (TOGETHER,)},
         ),
         laws=HELD,
         extra=(no_busy_turn, idle_only_without_work),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.answers import Recorded
@@ -37,18 +38,14 @@ class SequenceRow(NamedTuple):
     in_flight: int  # launched tokens that the host does not know, with that of this step
 
 
-ROWS = (
-    [SequenceRow(0, [], 1)],
-    [SequenceRow(0, [23], 1)],
-    [SequenceRow(0, [23], 2)],
-    [SequenceRow(2, [], 2)],
-    [
-        SequenceRow(1, [5, 9], 2),
-        SequenceRow(0, [7], 1),
-        SequenceRow(2, [], 1),
-        SequenceRow(3, [4], 2),
-    ],
-)
+def rows() -> Iterator[tuple[list[SequenceRow]]]:
+    """Yield the sequences of a step; the first ones are alone."""
+    random = Random(0)
+    for size in range(40):
+        slots = random.sample(range(6), 1 + size // 10)
+        answers = [[random.randrange(97) for _ in range(random.randrange(4))] for _ in slots]
+        both = zip(slots, answers, strict=True)
+        yield ([SequenceRow(*pair, random.randint(1, 2)) for pair in both],)
 
 
 def right_ids(seqs: list[SequenceRow]) -> list[int]:
@@ -167,7 +164,7 @@ def both(engine: CountedEngine, workload: int) -> str:
 EXERCISES = (
     Exercise(
         name="input_ids",
-        hole=Pure(lambda: zip(ROWS), truth=right_ids),
+        hole=Pure(rows, truth=right_ids),
         solution="""
             def input_ids(seqs):
                 ids = []
