@@ -169,6 +169,31 @@ def attend_group(
     return out.transpose(1, 2).reshape(q.size(0), -1, width)
 
 
+def attend_groups(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    new: Tensor,
+    groups: list[Group],
+    views: list[GroupView],
+    scale: float,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Write a layer's KV into the ``new`` slots; return attention [num_tokens, heads, any].
+
+    Tokens after the last group are padding: they write nothing, and their attention is zero.
+    """
+    keys.index_copy_(0, new, k[: new.size(0)])
+    values.index_copy_(0, new, v[: new.size(0)])
+    parts: list[Tensor] = []
+    for group, view in zip(groups, views):  # noqa: B905
+        tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
+        parts.append(attend_group(q[tokens], keys, values, view, group, scale, softcap))
+    return F.pad(torch.cat(parts), [0, 0, 0, 0, 0, q.size(0) - new.size(0)])
+
+
 class LlamaWeights(NamedTuple):
     """Every weight, and what a forward takes from the configuration.
 
@@ -237,20 +262,14 @@ def look_at_step(
 
 def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x: Tensor) -> Tensor:
     """Return a layer's attention for x [num_tokens, dim], to be added; write the tokens' KV."""
-    keys, values = kv.keys[layer], kv.values[layer]
-    kv_heads, d, eps, real = keys.size(1), keys.size(2), weights.eps, step.new.size(0)
-    w = weights.layers
+    keys, values, w = kv.keys[layer], kv.values[layer], weights.layers
+    kv_heads, d = keys.size(1), keys.size(2)
     heads = w["qkv"][layer].size(0) // d - 2 * kv_heads
-    h = F.rms_norm(x, [x.size(1)], w["attention_norm"][layer], eps)
+    h = F.rms_norm(x, [x.size(1)], w["attention_norm"][layer], weights.eps)
     h = linear(h, w["qkv"][layer])
     qk, v = h.view(x.size(0), -1, d).split([heads + kv_heads, kv_heads], 1)
     q, k = rotate(qk, step.cos, step.sin).split([heads, kv_heads], 1)  # both in one go
-    keys.index_copy_(0, step.new, k[:real])
-    values.index_copy_(0, step.new, v[:real])
-    seen = torch.zeros([x.size(0), heads, d], dtype=x.dtype, device=x.device)
-    for group, view in zip(step.groups, step.views):  # noqa: B905
-        tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
-        seen[tokens] = attend_group(q[tokens], keys, values, view, group, d**-0.5)
+    seen = attend_groups(q, k, v, keys, values, step.new, step.groups, step.views, d**-0.5)
     return linear(seen.flatten(1), w["out"][layer])
 
 

@@ -37,7 +37,7 @@ from .llama_torch import (
     Group,
     GroupView,
     PagedKV,
-    attend_group,
+    attend_groups,
     bytes_each,
     linear,
     look,
@@ -85,13 +85,6 @@ class PagedStep:
         cells = self.batch.token_rows * self.max_len + self.batch.positions
         self.new = self.page_table[cells[: self.batch.num_tokens]]
 
-    def kv_of(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a layer's KV, with ``key`` and ``value`` [num_tokens, kv_heads, any] written."""
-        keys, values = kv_like(self.kv, layer, self.num_slots, key, value)
-        keys.index_copy_(0, self.new, key[: len(self.new)])
-        values.index_copy_(0, self.new, value[: len(self.new)])
-        return keys, values
-
     def views_for(self, keys: Tensor, rep: int, sliding_window: int) -> list[GroupView]:
         """Return each group's cells and masks, for all layers with the same heads and window."""
         kind = keys.size(1), rep, sliding_window
@@ -124,13 +117,12 @@ def paged_attention(
         raise ValueError("attention sinks are not supported")
     paged = running.step
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    keys, values = paged.kv_of(module.layer_idx, k, v)
+    keys, values = kv_like(paged.kv, module.layer_idx, paged.num_slots, k, v)
     scale = q.size(-1) ** -0.5 if scaling is None else scaling
     views = paged.views_for(keys, q.size(1) // k.size(1), sliding_window or 0)
-    out = v.new_zeros(q.size(0), q.size(1), v.size(2))
-    for group, view in zip(paged.groups, views, strict=True):
-        tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
-        out[tokens] = attend_group(q[tokens], keys, values, view, group, scale, softcap or 0.0)
+    out = attend_groups(
+        q, k, v, keys, values, paged.new, paged.groups, views, scale, softcap or 0.0
+    )
     return out[None], None
 
 
@@ -157,7 +149,42 @@ class Packed(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x [.., in] times the matrix [out, in], plus the bias."""
-        return linear(x.reshape(-1, x.size(-1)), self.weight, self.bias).view(*x.shape[:-1], -1)
+        return linear(x, self.weight, self.bias)
+
+    __call__ = forward  # without torch's hooks: they cost as much as a small operation
+
+
+class Merged:
+    """Linears with the same input as one matrix, because few large products are faster."""
+
+    def __init__(self, linears: list[nn.Linear]) -> None:
+        weights, biases = zip(*((each.weight, each.bias) for each in linears), strict=True)
+        self.widths = [len(weight) for weight in weights]
+        self.linear = Packed(torch.cat(weights), None if biases[0] is None else torch.cat(biases))
+        self.last: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
+
+    def part(self, x: Tensor, at: int) -> Tensor:
+        """Return the product of linear number ``at``; the first one computes all of them."""
+        known, parts = self.last
+        if known is not x:
+            parts = self.linear(x).split(self.widths, -1)
+        is_last = at == len(parts) - 1
+        self.last = (None, ()) if is_last else (x, parts)
+        return parts[at]
+
+
+class PartOfMerged(nn.Module):  # type: ignore[misc]
+    """One of several linears that are computed together."""
+
+    def __init__(self, merged: Merged, at: int) -> None:
+        super().__init__()
+        self.merged, self.at = merged, at
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x [.., in] times this linear's rows of the matrix."""
+        return self.merged.part(x, self.at)
+
+    __call__ = forward
 
 
 class ByRows(nn.Module):  # type: ignore[misc]
@@ -175,12 +202,22 @@ class ByRows(nn.Module):  # type: ignore[misc]
         parts = flat.split(max(1, AT_ONCE // x.size(-1)))
         return torch.cat([self.function(part) for part in parts]).view(x.shape)
 
+    __call__ = forward
 
+
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in a module
 ACTIVATIONS = tuple({kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()})
 
 
 def make_exact(module: nn.Module) -> None:
     """Replace linears and activations within a model."""
+    for names in SAME_INPUT:
+        linears = [getattr(module, name, None) for name in names]
+        has_biases = {getattr(each, "bias", None) is not None for each in linears}
+        if all(type(each) is nn.Linear for each in linears) and len(has_biases) == 1:
+            merged = Merged(linears)
+            for at, name in enumerate(names):
+                setattr(module, name, PartOfMerged(merged, at))
     for name, child in module.named_children():
         if type(child) is nn.Linear:
             setattr(module, name, Packed(child.weight, child.bias))
@@ -301,7 +338,8 @@ class TransformersLM:
         self.model = self.model.to(where)
         self.model.set_attn_implementation(NAME)
         if where.type == "cpu":
-            make_exact(self.model)
+            with torch.no_grad():
+                make_exact(self.model)
         self.num_slots, self.max_len, self.kv = num_slots, max_len, {}
 
     def read_kv(self, slots: list[int]) -> list[Tensor]:
