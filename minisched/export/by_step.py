@@ -18,14 +18,23 @@ from ..checks.identity import differences
 from ..trace import Trace
 from ..trace.events import is_forward, is_host, lane_words
 from ..trace.sides import PAIR
-from .layout import View, lane_side, make_view, shown, slices_of, steady_views
+from .layout import (
+    View,
+    around_a_gap,
+    lane_side,
+    make_view,
+    shown,
+    slices_of,
+    steady_views,
+)
 from .looks import STEPS
-from .runs import finding
+from .runs import finding, turns_of
 from .scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import ms
 
 READ = ("process", "output", "postprocess")
 NOTHING = ("wait", "receive")  # of the host, with no step
+LEAST = 0.01  # of a picture: the rest of a block that it cuts is left out below this
 APART = 0.1  # of a box's length: phases that are nearer are one box
 
 
@@ -74,9 +83,21 @@ def is_one(before: StepBlock, after: StepBlock) -> bool:
     )
 
 
+def is_drawn(one: StepBlock, view: View) -> bool:
+    """Return whether a view shows a block: the whole, or more than the rest of one."""
+    is_whole = view.start <= one.start and one.end <= view.end
+    shown = min(one.end, view.end) - max(one.start, view.start)
+    return shown > (0 if is_whole else LEAST * view.duration)
+
+
 def step_box(one: StepBlock, start: int, end: int) -> LaneItem:
-    """Return the box of a block in a picture from ``start`` to ``end``."""
-    words = f"{one.verb} {one.step}"
+    """Return the box of a block in a picture from ``start`` to ``end``.
+
+    A prefill side counts its own steps, so these boxes are grey.
+    """
+    is_prefill = side_of(one.lane) == PAIR[0]
+    verb = "prompt" if is_prefill and one.verb == "run" else one.verb
+    words = f"{verb} {one.step}"
     return LaneItem(
         f"step {one.step % len(STEPS)}",
         max(one.start, start) - start,
@@ -85,20 +106,48 @@ def step_box(one: StepBlock, start: int, end: int) -> LaneItem:
         str(one.step),
         f"{words}, {ms(one.end - one.start)} ms",
         {"step": one.step, "start": one.start, "end": one.end},
+        is_prefill,
     )
 
 
-def of_one(trace: Trace, count: int = 3) -> Scene:
-    """Draw ``count`` settled steps of a run; 0: the whole run.
+def of_one(trace: Trace, count: int = 3, has_gap: bool = False) -> Scene:
+    """Draw ``count`` settled steps of a run; 0: the whole run. ``has_gap``: around an idle time.
 
     Raises:
         NothingToShow: no step ran.
     """
-    view = shown(trace, count)
+    view = around_a_gap(trace, count) if has_gap else shown(trace, count)
     strip = Strip(view)
-    title = strip.beside_prompts or strip.ahead or f"{trace.loop}: {finding(view)}"
     about = f"{about_run(trace)}; a colour is a step, a hatched device idles"
-    return Scene(title, about, [Part(trace.loop, strip.note, [strip.lanes(view.duration)])])
+    about += "; an arrow brings a prompt's KV" * bool(strip.beside_prompts)
+    part = Part(trace.loop, strip.note, [strip.lanes(view.duration)])
+    return Scene(strip.beside_prompts or finding_of(strip), about, [part])
+
+
+def finding_of(strip: Strip) -> str:
+    """Write what the steps shown of one scheduler's run have in common."""
+    view, loop, ahead = strip.view, strip.loop, strip.ahead
+    steps, gaps = len({one.step for one in strip.of("run")}), [it.duration for it in view.bubbles]
+    devices = {one.lane for one in strip.of("run")}
+    if len(devices) > 1:
+        share = 100 * sum(gaps) / (len(devices) * max(1, view.duration))
+        stages = f"the stages idle {share:.0f} % of this time"
+        return f"{len(devices)} steps run at one moment, one in each stage; {stages}"
+    if ahead and len(gaps) == 1 < steps:
+        late = next(one.step for one in strip.of("run") if one.start >= view.bubbles[0].end)
+        order = f"step {late} is planned after step {late - 1} is read"
+        return f"{loop}: {order}, so the device idles {ms(gaps[0])} ms"
+    if ahead and gaps:
+        return f"{ahead}; the device idles {ms(sum(gaps) // steps)} ms"
+    if ahead:
+        turns, thread = turns_of(view), any(lane.endswith("thread") for lane in strip.names)
+        often = f"; a request is in one of {turns} steps" if turns > 1 else ""
+        return ahead + (often or "; a thread launches it" * thread)
+    if 1 <= len(gaps) < steps:
+        idle = ms(sum(gaps) // len(gaps))
+        return f"{loop}: the device idles {idle} ms after every {steps // len(gaps)} steps"
+    stays = ", although the token stays" if strip.goes_over_the_host is False and gaps else ""
+    return f"{loop}: {finding(view)}{stays}"
 
 
 def by_step(traces: Sequence[Trace], periods: int = 2) -> Scene:
@@ -138,9 +187,7 @@ class Strip:
 
     def __init__(self, view: View) -> None:
         self.view, self.loop = view, view.trace.loop
-        self.blocks = [
-            one for one in blocks(view.trace) if one.end > view.start and one.start < view.end
-        ]
+        self.blocks = [one for one in blocks(view.trace) if is_drawn(one, view)]
         self.names = [lane for lane in view.lanes if any(one.lane == lane for one in self.blocks)]
         self.at = {lane: number for number, lane in enumerate(self.names)}
 
@@ -189,6 +236,8 @@ class Strip:
     def ahead(self) -> str:
         """Write what the host does while the device runs a step; empty if it does nothing then."""
         for run in self.of("run"):
+            own = self.of("plan", run.step)
+            is_late = any(run.start <= one.start < one.end <= run.end for one in own)
             inside = {
                 one.verb: one.step
                 for one in self.blocks
@@ -198,8 +247,9 @@ class Strip:
                 and side_of(one.lane) == side_of(run.lane)
             }
             if inside.keys() == {"plan", "read"}:
-                both = f"the host reads {inside['read']} and plans {inside['plan']}"
-                return f"While the device runs step {run.step}, {both}"
+                both = f"reads {inside['read']} and plans {inside['plan']}"
+                first = "launches its sampling, " * is_late
+                return f"While the device runs step {run.step}, the host {first}{both}"
         return ""
 
     @property
@@ -227,7 +277,18 @@ class Strip:
             ]  # fmt: skip
             side = lane_side(lane)
             rows.append(LaneRow(side if sides[side] == 1 else lane_words(lane), spans))
-        return Lanes(rows, length, 0, list(self._token()), across="ms")
+        return Lanes(rows, length, 0, [*self._token(), *self._transfers()], across="ms")
+
+    def _transfers(self) -> Iterator[LaneLink]:
+        """Yield an arrow for each prompt's KV, from its step to the host that receives it."""
+        view = self.view
+        for arrow in view.arrows:
+            if arrow.brings == "transfer" and arrow.dst.lane in self.at:
+                prompts = (one for one in self.of("run") if side_of(one.lane) == PAIR[0])
+                ran = [one for one in prompts if one.end <= arrow.start]
+                src = self.at[ran[-1].lane], ran[-1].end - view.start
+                dst = self.at[arrow.dst.lane], arrow.end - view.start
+                yield LaneLink("transfer", src, dst, about=arrow.meaning)
 
     def _token(self) -> Iterator[LaneLink]:
         """Yield the arrows of one token, from the end of its step to the next step."""

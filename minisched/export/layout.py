@@ -297,8 +297,26 @@ def shown(trace: Trace, count: int) -> View:
         return view_of_steps(trace, steps[0], steps[count - 1])
     settled_steps = [item.step for item in settled(trace)]
     begins = inner(settled_steps, count) or inner(in_turns(trace), count)
+    starts = {item.step: item.start for item in forwards(trace)}
+    idle = {item.end for item in idle_times(trace)}  # a burst begins after it
+    begins = [step for step in begins if starts[step] in idle] or begins
     first = middle(begins or steps[: len(steps) - count + 1])
     return view_of_steps(trace, first, steps[steps.index(first) + count - 1])
+
+
+def around_a_gap(trace: Trace, count: int) -> View:
+    """Return the view of ``count`` decode steps with an idle time after the first of them.
+
+    It is the settled view where no device idles between two decode steps.
+    """
+    steps = [item for item in forwards(trace) if item.mode in DECODES]
+    idle = {item.start for item in idle_times(trace)}
+    ends = {item.step: item.end for item in trace.slices if item.name == "sample"}
+    known = {item.step for item in steps}
+    for item in steps:
+        if ends.get(item.step) in idle and item.step + count - 1 in known:
+            return view_of_steps(trace, item.step, item.step + count - 1)
+    return shown(trace, count)
 
 
 def steady_views(traces: Sequence[Trace], count: int) -> list[View]:

@@ -30,8 +30,10 @@ FORMS = ("svg", "puml", "text")
 # the number of settled steps of a part
 STEPS = {"by_step": 3, "timing": 3}
 MORE_STEPS: dict[str, dict[str, int]] = {
-    # a burst, and the time between two
-    "multi_step": {"by_step": 8, "timing": 8},
+    "serial": {"by_step": 2, "timing": 3},
+    "mini_normal": {"by_step": 2, "timing": 3},
+    "vllm_step": {"by_step": 2, "timing": 3},
+    "multi_step": {"by_step": 4, "timing": 8},  # a burst, and the time to the next
     "pd": {"by_step": 8, "timing": 8},  # both sides while a prompt moves between them
     "vllm_batch_queue": {"by_step": 4, "timing": 4},  # two batches take turns
     "vllm_pp": {"by_step": 8, "timing": 8},  # a pipeline that is full
@@ -85,7 +87,10 @@ def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
     if topic not in TOPICS or TOPICS[topic].startswith("loops/"):
         from .. import by_step, runs
 
-        draws = {"by_step": by_step.of_one, "timing": runs.timing}
+        draws: dict[str, Callable[..., Scene]] = {
+            "by_step": partial(by_step.of_one, has_gap=topic == "mlx_async"),
+            "timing": runs.timing,
+        }
         counts = {**STEPS, **MORE_STEPS.get(topic, {})}
         found |= {part: partial(draws[part], count=count) for part, count in counts.items()}
     return found
