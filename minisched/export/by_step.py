@@ -288,7 +288,7 @@ class Strip:
                 ran = [one for one in prompts if one.end <= arrow.start]
                 src = self.at[ran[-1].lane], ran[-1].end - view.start
                 dst = self.at[arrow.dst.lane], arrow.end - view.start
-                yield LaneLink("transfer", src, dst, about=arrow.meaning)
+                yield LaneLink("transfer", src, dst)
 
     def _token(self) -> Iterator[LaneLink]:
         """Yield the arrows of one token, from the end of its step to the next step."""

@@ -216,7 +216,7 @@ class SvgPage:
             for kind, words in scene.meanings.items()
             if kind not in quiet and not any(label.startswith(words) for label in self.said)
         ]
-        entries += [("other", scene.legend["other"])] if quiet else []
+        entries += [("other", scene.legend["other"])] if quiet and "other" in scene.legend else []
         for number, (kind, words) in enumerate(entries):
             room = 26 + width_of(words, self.sheet.text) + 12
             if not number or x + room > self.sheet.edge:
