@@ -40,7 +40,7 @@ def place(path: Path) -> str:
 
 def pages() -> dict[str, str]:
     """Return the lessons' README with the list of pages and a line of progress, and the board."""
-    zh = [f"zh/{path.stem}" for path in in_chinese()]
+    zh = [f"{numbered_title(path)} <zh/{path.stem}>" for path in in_chinese()]
     numbered = [f"{numbered_title(path)} <{path.stem}>" for path in lessons()]
     names = "\n".join([*numbered, "leaderboard", "teaching", *zh])
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
