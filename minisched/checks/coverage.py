@@ -198,6 +198,17 @@ class Evidence:
         return any(item.is_in_flight and item.req.rid in wasted for item in self.ran.retractions)
 
     @property
+    def searches(self) -> bool:
+        """Return whether the requests search with beams."""
+        return self.verdict.workload.config.beam_width > 1
+
+    @property
+    def forks(self) -> bool:
+        """Return whether two beams of a search, after its first token, extend the same one."""
+        marks = (mark.attrs for mark in self.verdict.trace.marks if mark.name == "beams")
+        return any(it["length"] > 1 and len({*it["parents"]}) < len(it["parents"]) for it in marks)
+
+    @property
     def wants_logprobs(self) -> bool:
         """Return whether a request wants log-probabilities, so that no step is mixed with it."""
         requests = self.verdict.workload.requests
@@ -220,6 +231,8 @@ SITUATIONS: dict[str, Callable[[Evidence], object]] = {
         lambda one: one.req.params.has_penalties and one.num_outputs),
     "a request with log-probabilities is retracted": lambda it: it.retracted(
         lambda one: one.req.params.return_logprob and one.num_outputs),
+    "a search is retracted after a token": lambda it: it.searches and it.retracted(
+        lambda one: one.num_outputs),
     "a draft is rejected in a run that retracts": lambda it: (
         it.rejected and it.retracted(lambda one: True)),
     "a step waits for memory": lambda it: it.starving_turned(True),
@@ -230,6 +243,7 @@ SITUATIONS: dict[str, Callable[[Evidence], object]] = {
     "a request is preempted, and another has its priority": lambda it: it.retracted(
         lambda one: one.has_equals, "priority"),
     "a cached page is evicted": lambda it: "radix evict" in it.marks or "block evict" in it.marks,
+    "two beams of a search extend one": lambda it: it.forks,
     "two requests compute the same page": lambda it: any(
         mark["duplicates"] for mark in it.marks.get("insert", ())),
     "duplicate pages wait for a transfer": lambda it: it.ran.held_retired,

@@ -19,6 +19,7 @@ from ..devices.base import Device
 from ..devices.cost import MICROSECOND, NO_COST, CostModel
 from ..devices.sim import SimDevice
 from ..engine.frontend import Frontend
+from ..features.beam_search import refused_wish
 from ..loops.design import LOOPS, find_loop
 from ..loops.run import make_engine
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
@@ -64,7 +65,7 @@ class Drawn:
         Every other request with a refused feature keeps it. If a loop has more steps in flight than
         by default, two workloads of three get the settings of ``for_deep``.
         """
-        workload, rng = without_refused(self.workload, design), Random(f"deep {self.seed}")
+        workload, rng = without_refused(self.workload, design, device), Random(f"deep {self.seed}")
         config = workload.config  # with just the room that drafts in flight take
         drafts = config.num_draft_tokens * (design.in_flight - 1)
         room = -(-drafts // config.page_size) * config.page_size
@@ -112,6 +113,8 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
             workload.arrivals.append(rng.randrange(15))
         workload.failures += () if stays_crowded else draw_mask_failure(rng, workload)
         add_rare(rng, workload, theme)
+    if not algorithm and rng.random() < SEARCH_SHARE:
+        add_beams(rng, workload)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -289,6 +292,7 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
 # -- Events during the run: aborts, requests sent again, and steps that fail -----------------------
 
 INTERRUPTED_SHARE = 1 / 10
+SEARCH_SHARE = 1 / 6  # of workloads without drafts that search with beams
 EQUAL_SHARE = {"urgent": 0.7, "crowded": 0.4}  # of workloads with two equal requests, by theme
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
 OF_HOST = (INPUTS, MASK, TRANSFER, POSTPROCESS)
@@ -391,6 +395,19 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
             workload.failures += (Failure(req.rid, position, POSTPROCESS),)
     if rng.random() < EQUAL_SHARE.get(theme, 0):
         make_equal(workload, theme, rng.random() < 0.5)
+
+
+def add_beams(rng: Random, workload: Workload) -> None:
+    """Let a workload search with beams; most of its requests have no wish that a search refuses.
+
+    A loop that refuses beam search runs the same requests without it (``without_refused``).
+    """
+    workload.config = replace(workload.config, beam_width=rng.randint(2, 4))
+    for at, req in enumerate(workload.requests):
+        if not wrong_form(req) and refused_wish(req.params) and rng.random() < 0.9:
+            kept = ("max_new_tokens", "stop_token_ids", "ignore_eos")
+            params = SamplingParams(**{name: getattr(req.params, name) for name in kept})
+            workload.requests[at] = replace(req, params=params)
 
 
 def make_equal(workload: Workload, theme: str, with_logprobs: bool) -> None:
@@ -570,7 +587,7 @@ def at_level(workload: Workload, level: str) -> Workload:
     if level not in LEVELS:
         raise ValueError(f"level is {level!r}, but it must be one of {', '.join(LEVELS)}.")
     stops, is_tight = level != "plain", level == "tight"
-    config = replace(workload.config, rules="")
+    config = replace(workload.config, rules="", beam_width=1)
     if level == "wishes":
         return replace(workload, config=config)
     config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
@@ -666,7 +683,7 @@ class Variant:
         return replace(spec, options={**spec.options, **self.options}).in_flight
 
     def refuses(self) -> set[str]:
-        """Return the features that it does not combine: ``grammar``, ``penalties``, speculation."""
+        """Return the features that it refuses: grammar, penalties, speculation, beam search."""
         refused = set(LOOPS[self.loop].refusals(self.relay))
         return refused if self.relay in CARRIERS else refused | set(ALGORITHMS)
 
@@ -772,15 +789,18 @@ def dealt(cards: Sequence[Card], number: int, what: str) -> Card:
     return Random(f"{what} {pack}").sample(list(cards), len(cards))[at]
 
 
-def without_refused(workload: Workload, design: Variant) -> Workload:
+def without_refused(workload: Workload, design: Variant, device: str = "sim") -> Workload:
     """Return the workload with no refused speculation, and with chunks if the loop needs them.
 
-    A request with a refused feature is refused. So only every other request loses the feature, and
-    a request that every loop refuses stays as it is.
+    Beam search stays where the loop takes it, on ``sim``. A request with a refused feature is
+    refused. So only every other request loses the feature, and a request that every loop refuses
+    stays as it is.
     """
     refused, config, requests = design.refuses(), workload.config, list(workload.requests)
     if config.speculative_algorithm in refused:
         config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
+    if "beam search" in refused or device != "sim":
+        config = replace(config, beam_width=1)
     if LOOPS[design.loop].settings.get("enable_mixed_chunk") and config.chunked_prefill_size == -1:
         config = replace(config, chunked_prefill_size=2 * config.page_size)
     lost: dict[str, Any] = {"regex": None} if "grammar" in refused else {}

@@ -325,7 +325,7 @@ class Clients:
             return
         when = f"by the end of turn {self.turn} clients had received"
         for req in self.truth if not self.late else ():
-            told, known = len(tokens_in(self.heard[req])), len(req.output_ids)
+            told, known = len(tokens_in(self.heard[req])), len(self.delivered(req))
             if told != known:
                 self.late = (
                     f"{when} {many(told, 'token')} of {req.name}, but {known} had been processed"
@@ -341,6 +341,11 @@ class Clients:
         self.turn += 1
 
     # -- after the run -----------------------------------------------------------------------------
+
+    def delivered(self, req: Request) -> list[int]:
+        """Return the tokens that a client must have: with beams, none before the search ends."""
+        is_whole = req.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        return req.output_ids if is_whole or self.workload.config.beam_width == 1 else []
 
     def find(self, usages: Sequence[RequestMetrics]) -> Iterator[tuple[str, str]]:
         """Yield each violation that clients saw: law and sentence; ``usages`` as counted."""
@@ -359,7 +364,7 @@ class Clients:
         for req in self.workload.requests:
             for law, found in (
                 ("identity", self.wrong_tokens(req)),
-                ("ends", bad_end(req, self.heard[req])),
+                ("ends", bad_end(req, self.heard[req], self.delivered(req))),
                 ("client", self.wrong_end(req)),
                 ("client", self.wrong_refusal(req)),
                 ("abort", self.ignored(req)),
@@ -456,18 +461,22 @@ def needed_by(batch: ScheduleBatch, result: Result) -> Iterator[Request]:
             yield req
 
 
-def bad_end(req: Request, heard: Sequence[Output]) -> Iterator[str]:
+def bad_end(
+    req: Request, heard: Sequence[Output], delivered: list[int] | None = None
+) -> Iterator[str]:
     """Yield a sentence if a request did not end once, or its client got other tokens.
 
+    ``delivered`` are the tokens that it must have; by default all that the request produced.
     An id may be used again only after its request's end. An end with an error has a reason.
     """
     tokens, ends = tokens_in(heard), ends_in(heard)
+    delivered = req.output_ids if delivered is None else delivered
     if req.finish_reason is FinishReason.ERROR and not req.error:
         yield f"{req.name} ended with an error that has no text"
     if ends != 1 or req.finish_reason is None:
         yield f"{req.name} ended {ends} times"
-    elif tokens != req.output_ids:
-        yield f"the client of {req.name} received {tokens}, but it produced {req.output_ids}"
+    elif tokens != delivered:
+        yield f"the client of {req.name} received {tokens}, but it produced {delivered}"
     elif heard[-1].finish_reason is None:
         yield f"the client of {req.name} received an output after its end"
 

@@ -52,6 +52,8 @@ def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
     if problem := refusal(req):
         return Alone([], FinishReason.ERROR, problem)
     vocab_size, eos_ids, config = workload.vocab_size, workload.eos_ids, workload.config
+    if config.beam_width > 1:
+        return search_alone(req, req.params.max_new_tokens, workload)
     try:
         grammar = grammar_of(req, vocab_size, eos_ids)
     except ValueError as error:
@@ -65,8 +67,11 @@ def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
 def tokens_alone(workload: Workload, req: Request, truth: Alone | None = None) -> list[int]:
     """Return the tokens of ``alone``; a prefix after an abort or an injected fault of a step."""
     tokens = (truth or alone(workload, req)).tokens
-    ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
-    return tokens[: len(req.output_ids)] if ended_early else tokens
+    if not (req.finish_reason is FinishReason.ABORT or workload.has_failed(req)):
+        return tokens
+    if workload.config.beam_width > 1 and tokens:
+        return search_alone(req, len(req.output_ids), workload).tokens
+    return tokens[: len(req.output_ids)]
 
 
 # -- straight from the definitions -----------------------------------------------------------------
@@ -112,6 +117,46 @@ def hash_oracle(
         if says(output[:-1] if late_stop_strings else output, params.stop):
             return Alone(output, FinishReason.STOP)
     return Alone(output, FinishReason.LENGTH)
+
+
+def search_alone(req: Request, steps: int, workload: Workload) -> Alone:
+    """Return the best output of a beam search alone, or its best beam after fewer ``steps``.
+
+    All extensions of all beams are sorted. A search refuses each wish that changes its logits or
+    that it would have to follow for each beam.
+    """
+    params, width, beams = req.params, workload.config.beam_width, [(0.0, list[int]())]
+    plain, draws = SamplingParams(), params.temperature > 0 and params.top_k != 1
+    if draws or any(getattr(params, name) != getattr(plain, name) for name in NOT_OF_SEARCH):
+        return Alone([], FinishReason.ERROR, "beam search takes no")
+    stops = params.stop_token_ids | (frozenset() if params.ignore_eos else workload.eos_ids)
+    ended = list[tuple[float, list[int]]]()  # score by token, output
+    for number in range(1, steps + 1):
+        found, longer = list[tuple[float, int, int]](), list[tuple[float, list[int]]]()
+        for parent, (score, output) in enumerate(beams):
+            logits = hash_logits([*req.prompt, *output], workload.vocab_size)
+            norm = max(logits) + math.log(sum(math.exp(it - max(logits)) for it in logits))
+            found += ((norm - it - score, parent, token) for token, it in enumerate(logits))
+        for cost, parent, token in sorted(found):
+            output = [*beams[parent][1], token]
+            if token in stops and number < params.max_new_tokens:
+                ended.append((-cost / number, output))
+            else:
+                longer.append((-cost, output))
+            if len(longer) == width:
+                break
+        beams = longer
+    if steps < params.max_new_tokens:
+        return Alone(beams[0][1], FinishReason.ABORT)
+    ended += [(score / len(output), output) for score, output in beams]
+    best = max(ended, key=lambda item: item[0])[1]
+    return Alone(best, FinishReason.STOP if best[-1] in stops else FinishReason.LENGTH)
+
+
+NOT_OF_SEARCH = (
+    "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "regex", "stop",
+    "return_logprob",
+)  # fmt: skip
 
 
 def drawn_token(logits: list[float], params: SamplingParams, key: int, position: int) -> int:

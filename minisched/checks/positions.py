@@ -64,6 +64,7 @@ class Cached:
         if scheduler.prefix_cache.is_off:
             return
         self.page_size = scheduler.config.page_size
+        self.shares_outputs = scheduler.config.beam_width == 1  # not the KV of a beam
         process, close = scheduler.process, scheduler.leases.close
 
         def processed(batch: ScheduleBatch, result: Result) -> Outputs:
@@ -80,7 +81,8 @@ class Cached:
             req = self.reqs.pop(lease, None)
             ends = FinishReason.STOP, FinishReason.LENGTH
             if req is not None and req.finish_reason in ends:
-                self.judge(req, lease, req.known_len - 1, "ends")
+                length = req.known_len - 1 if self.shares_outputs else len(req.prompt)
+                self.judge(req, lease, length, "ends")
             close(lease)
 
         scheduler.process, scheduler.leases.close = processed, closed  # type: ignore[method-assign]

@@ -33,7 +33,16 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
-from ..core import FinishReason, Lease, Output, Outputs, Request, Result, ScheduleBatch
+from ..core import (
+    FinishReason,
+    Lease,
+    Output,
+    Outputs,
+    Request,
+    Result,
+    SamplingParams,
+    ScheduleBatch,
+)
 from ..core.feature import Feature
 from ..core.part import RequestPart
 from ..devices.base import Array, Op
@@ -148,16 +157,8 @@ class BeamSearch(Feature):
             ValueError: it has an option that changes one row of logits, or its output.
         """
         params = req.params
-        for name, is_wanted in (
-            ("temperature above 0", not params.is_greedy),
-            ("penalties", params.has_penalties),
-            ("logit_bias", bool(params.logit_bias)),
-            ("grammar", params.has_grammar),
-            ("stop strings", bool(params.stop)),
-            ("log-probabilities", params.return_logprob),
-        ):
-            if is_wanted:
-                raise ValueError(f"beam search takes no {name}; leave it out, or set beam_width 1.")
+        if wish := refused_wish(params):
+            raise ValueError(f"beam search takes no {wish}; leave it out, or set beam_width 1.")
         stops = params.stop_token_ids | (frozenset() if params.ignore_eos else self.config.eos_ids)
         if self.config.vocab_size - len(stops) < self.config.beam_width:
             raise ValueError(
@@ -197,7 +198,22 @@ class BeamSearch(Feature):
                 )  # fmt: skip
 
 
-def check_beams(loop: str, config: SchedulerConfig, has_plain_steps: bool, is_on_sim: bool) -> None:
+def refused_wish(params: SamplingParams) -> str:
+    """Return the first wish of a request that a search can't combine with; '' if it has none."""
+    for name, is_wanted in (
+        ("temperature above 0", not params.is_greedy),
+        ("penalties", params.has_penalties),
+        ("logit_bias", bool(params.logit_bias)),
+        ("grammar", params.has_grammar),
+        ("stop strings", bool(params.stop)),
+        ("log-probabilities", params.return_logprob),
+    ):
+        if is_wanted:
+            return name
+    return ""
+
+
+def check_beams(loop: str, config: SchedulerConfig, is_on_sim: bool) -> None:
     """Check that a loop can search for beams.
 
     Raises:
@@ -209,8 +225,6 @@ def check_beams(loop: str, config: SchedulerConfig, has_plain_steps: bool, is_on
     elif config.speculative_algorithm:
         reason = f"speculative_algorithm is {config.speculative_algorithm!r}, and a beam has no"
         reason += " drafts; leave one of them out"
-    elif not has_plain_steps:
-        reason = f"the relay of loop {loop!r} copies prompts of one row; take the loop's own relay"
     elif not is_on_sim:
         reason = "it forks the KV of the hash model on sim only; take --device sim --model hash"
     if reason:

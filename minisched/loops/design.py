@@ -22,7 +22,7 @@ from ..core.form import wrong_form
 from ..devices.registry import DEVICES
 from ..engine.engine import Engine
 from ..engine.metrics import Metrics
-from ..relay import check_relay
+from ..relay import RELAYS, check_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..worker import Worker
 
@@ -121,6 +121,9 @@ class Design:
             feature, _, only_with = word.partition(" with ")
             if only_with in ("", relay) and word not in ("other relays", "real devices"):
                 found[feature] = reason
+        kind = RELAYS.get(relay)
+        if self.worker is not Worker or (kind is not None and kind.gives_every_input):
+            found.setdefault("beam search", "its steps have one row for each request")
         return found
 
     def check_device(self, loop: str, device: str) -> None:

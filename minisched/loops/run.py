@@ -240,7 +240,7 @@ def wire(
             pins = max(2, pins)
         if config.beam_width > 1:
             is_on_sim = isinstance(device, SimDevice) and isinstance(model, HashModel)
-            check_beams(loop, config, worker_class is spec.worker is Worker, is_on_sim)
+            check_beams(loop, config, is_on_sim)
             worker_class = partial(BeamWorker, width=config.beam_width)
         worker = worker_class(
             device,

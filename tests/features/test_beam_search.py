@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from minisched.checks.draw import all_designs, draw
+from minisched.checks.case import Workload
+from minisched.checks.draw import Variant, add_beams, all_designs, draw
 from minisched.checks.judge import judge
-from minisched.checks.oracle import hash_logits
+from minisched.checks.oracle import search_alone
 from minisched.checks.overlap import measure
 from minisched.core import FinishReason, Request, SamplingParams
-from minisched.core.form import wrong_form
 from minisched.devices.cost import MILLISECOND, SIM_COST
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
@@ -26,118 +23,48 @@ from minisched.features.beam_search import BeamWorker, select
 from minisched.loops.design import LOOPS
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
-from minisched.relay import RELAYS
 from minisched.scheduler import SchedulerConfig
 from tests.support import every, many, tokens
 
-DESIGNS = [
-    design for design in all_designs()
-    if "beam search" not in design.refuses() and not RELAYS[design.relay].gives_every_input
-]  # fmt: skip
-VOCAB = 11
+DESIGNS = [design for design in all_designs() if "beam search" not in design.refuses()]
+VOCAB, EOS = 11, frozenset({10})
 
 
-def plain(req: Request, vocab_size: int, eos_ids: frozenset[int], width: int) -> list[int]:
-    """The best output of a search alone: no cache, no batch, all extensions sorted."""
-    params, ended = req.params, list[tuple[float, list[int]]]()
-    stops = params.stop_token_ids | (frozenset() if params.ignore_eos else eos_ids)
-    beams: list[tuple[float, list[int]]] = [(0.0, [])]
-    for number in range(1, params.max_new_tokens + 1):
-        found = list[tuple[float, int, int]]()
-        for parent, (score, output) in enumerate(beams):
-            logits = hash_logits([*req.prompt, *output], vocab_size)
-            norm = max(logits) + math.log(sum(math.exp(it - max(logits)) for it in logits))
-            found += ((norm - it - score, parent, token) for token, it in enumerate(logits))
-        longer = list[tuple[float, list[int]]]()
-        for cost, parent, token in sorted(found):
-            output = [*beams[parent][1], token]
-            if token in stops and number < params.max_new_tokens:
-                ended.append((-cost / number, output))
-            else:
-                longer.append((-cost, output))
-            if len(longer) == width:
-                break
-        beams = longer
-    ended += [(score / len(output), output) for score, output in beams]
-    return max(ended, key=lambda item: item[0])[1]
+def alone(req: Request, width: int) -> list[int]:
+    """The best output of a search without a cache, a batch and a scheduler."""
+    workload = Workload([req], [0], {}, SchedulerConfig(beam_width=width), EOS, VOCAB)
+    return search_alone(req, req.params.max_new_tokens, workload).tokens
 
 
 def search(loop: str, requests: list[Request], width: int, **config: Any) -> Run:
-    model = HashModel(VOCAB, eos_ids=frozenset({10}))
+    model = HashModel(VOCAB, eos_ids=EOS)
     found = SchedulerConfig(beam_width=width, **config)
     return run_loop(loop, SimDevice(), model, requests, found, SIM_COST)
 
 
-# -- identity --------------------------------------------------------------------------------------
+# -- every law, on random workloads ----------------------------------------------------------------
 
 
-@given(
-    design=st.sampled_from(DESIGNS),
-    lengths=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=5),
-    alike=st.booleans(),
-    width=st.integers(2, 4),
-    page_size=st.sampled_from([1, 2, 4]),
-    spare=st.integers(0, 3),
-    rows=st.integers(1, 4),
-    chunk=st.integers(1, 4),
-)
-@settings(max_examples=many(25, 400))
-def test_every_schedule_gives_the_output_of_a_plain_search(
-    design: Any, lengths: list[tuple[int, int]], alike: bool, width: int, page_size: int,
-    spare: int, rows: int, chunk: int,
-) -> None:  # fmt: skip
-    requests = [
-        Request(f"r{at}", [(at * (not alike) + it * it) % 10 for it in range(count)],
-                SamplingParams(max_new_tokens=new))
-        for at, (count, new) in enumerate(lengths)
-    ]  # fmt: skip
-    pages = max(-(-req.max_device_len // page_size) for req in requests) + 1
-    run = search(
-        design.name, requests, width, page_size=page_size, kv_tokens=(pages + spare) * page_size,
-        max_running_requests=rows, chunked_prefill_size=chunk * page_size,
-        schedule_conservativeness=0.0,
-    )  # fmt: skip
-    assert run.errors == {}
-    eos = frozenset({10})
-    assert run.outputs == {req.rid: plain(req, VOCAB, eos, width) for req in requests}
+@pytest.mark.parametrize("design", every(5, DESIGNS), ids=lambda design: design.name)
+def test_no_law_is_broken_and_every_schedule_gives_the_output_of_a_search_alone(
+    design: Variant,
+) -> None:
+    for seed in range(many(3, 30)):
+        drawn = draw(seed)
+        if not drawn.workload.config.speculative_algorithm:
+            add_beams(Random(seed), drawn.workload)
+            verdict = judge(drawn.on(design))
+            assert verdict.workload.config.beam_width > 1 and verdict.holds, verdict.findings
 
 
 def test_a_beam_that_ends_early_may_be_the_best_one() -> None:
     requests = [Request(f"r{at}", [at], SamplingParams(max_new_tokens=6)) for at in range(10)]
-    search("overlap", requests, 3)
+    run = search("overlap", requests, 3)
+    assert run.outputs == {req.rid: alone(req, 3) for req in requests}
     reasons = {req.finish_reason for req in requests}
     assert reasons == {FinishReason.STOP, FinishReason.LENGTH}
     assert all((req.output_ids[-1] == 10) == (req.finish_reason is FinishReason.STOP)
                for req in requests)  # fmt: skip
-
-
-# -- every other law, on random workloads ----------------------------------------------------------
-
-OWN = {
-    "identity": "",  # checked above
-    "client": "",  # a client gets nothing before the end
-    "ends": "received []",  # nor if it is aborted
-    "positions": "the prefix cache has",  # which gets prompts only
-}
-
-
-@pytest.mark.parametrize("design", every(5, DESIGNS), ids=lambda design: design.name)
-def test_no_law_of_memory_and_order_is_broken(design: Any) -> None:
-    for seed in range(many(2, 20)):
-        case = draw(seed)
-        config, kept = case.workload.config, ("max_new_tokens", "ignore_eos", "stop_token_ids")
-        requests = [
-            req if wrong_form(req) else
-            replace(req, params=SamplingParams(**{it: getattr(req.params, it) for it in kept}))
-            for req in case.workload.requests
-        ]  # fmt: skip
-        width = min(Random(seed).randint(2, 4), case.workload.vocab_size - 1)
-        config = replace(config, beam_width=width, speculative_algorithm="",
-                         speculative_draft_model_path="")  # fmt: skip
-        workload = replace(case.workload, requests=requests, config=config)
-        verdict = judge(replace(case, workload=workload).on(design))
-        broken = [it for it in verdict.findings if OWN.get(it.law, "no law") not in it.sentence]
-        assert not broken, (seed, broken)
 
 
 # -- memory and time -------------------------------------------------------------------------------
@@ -177,7 +104,7 @@ def test_a_loop_says_why_it_does_not_search(loop: str) -> None:
 @pytest.mark.parametrize(
     ("loop", "width", "config", "reason"),
     [
-        ("overlap:token_pool", 2, {}, "copies prompts of one row"),
+        ("overlap:token_pool", 2, {}, "its steps have one row for each request"),
         ("serial", 2, {"speculative_algorithm": "NGRAM"}, "a beam has no drafts"),
         ("serial", 0, {}, "beam_width is 0, but it must be at least 1"),
     ],
@@ -233,5 +160,5 @@ def test_logits_that_are_not_numbers_give_no_score() -> None:
 def test_a_fork_that_keeps_its_own_kv_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BeamWorker, "fork", lambda self, item, parents: None)
     requests = [Request(f"r{at}", [at], tokens(6)) for at in range(6)]
-    run, eos = search("overlap", requests, 3), frozenset[int]()
-    assert run.outputs != {req.rid: plain(req, VOCAB, eos, 3) for req in requests}
+    run = search("overlap", requests, 3)
+    assert run.outputs != {req.rid: alone(req, 3) for req in requests}
