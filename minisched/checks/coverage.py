@@ -242,6 +242,7 @@ SITUATIONS: dict[str, Callable[[Evidence], object]] = {
     "a request is preempted by priority": lambda it: it.retracted(lambda one: True, "priority"),
     "a request is preempted, and another has its priority": lambda it: it.retracted(
         lambda one: one.has_equals, "priority"),
+    "memory is released at the launch of a last token": lambda it: "last launch" in it.marks,
     "a cached page is evicted": lambda it: "radix evict" in it.marks or "block evict" in it.marks,
     "two beams of a search extend one": lambda it: it.forks,
     "two requests compute the same page": lambda it: any(

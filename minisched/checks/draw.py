@@ -27,7 +27,7 @@ from ..models.hash import HashModel
 from ..policy.rules import RUN_FIRST, Rules
 from ..policy.systems import RULES
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
-from ..relay import CARRIERS
+from ..relay import CARRIERS, RELAYS
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from .case import FAILURES, Case, Failure, Workload
@@ -292,6 +292,7 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
 # -- Events during the run: aborts, requests sent again, and steps that fail -----------------------
 
 INTERRUPTED_SHARE = 1 / 10
+EARLY_SHARE = 1 / 12  # of workloads without drafts that release memory at the last launch
 SEARCH_SHARE = 1 / 6  # of workloads without drafts that search with beams
 EQUAL_SHARE = {"urgent": 0.7, "crowded": 0.4}  # of workloads with two equal requests, by theme
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
@@ -395,6 +396,11 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
             workload.failures += (Failure(req.rid, position, POSTPROCESS),)
     if rng.random() < EQUAL_SHARE.get(theme, 0):
         make_equal(workload, theme, rng.random() < 0.5)
+    config = workload.config
+    if rng.random() < EARLY_SHARE and not config.speculative_algorithm:
+        rules = config.rules or f"{rng.choice(SYSTEMS)},{LATE_RULE}"
+        if "length_frees" not in rules:
+            workload.config = replace(config, rules=rules.replace(LATE_RULE, EARLY_RULE))
 
 
 def add_beams(rng: Random, workload: Workload) -> None:
@@ -457,6 +463,10 @@ CHANGES = tuple(  # one answer of one rule each
 )
 
 
+LATE_RULE, EARLY_RULE = "free_rule=lease", "free_rule=at_once,length_frees=last_launch"
+"""When memory is released: after the last step that refers to it, or once that is launched."""
+SYSTEMS = [name for name, rules in RULES.items() if rules.reserves != "prompt"]
+
 # Rules that reserve all remaining tokens admit few requests together: none shares unwritten pages.
 PLANNED = "prefix_cache=blocks,prompt_pages=scheduled,reserves=ratio"
 
@@ -465,18 +475,19 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
     """Return all settings except the size of memory, which ``draw_room`` fits to the requests.
 
     In every second workload a loop has its own rules. The others have one system's rules with one
-    answer changed. Their release rule is ``lease``, because each other one is correct on some loops
-    only. No request is refused for ever. A radix tree shares nothing that a failing step may have
-    left unwritten. Only loops that wait for each step may reserve memory for the prompt alone: with
-    steps in flight, requests could be retracted for ever.
+    answer changed. They release memory by the rule ``lease``. A few release it at the last launch,
+    which is correct where one stream writes (``without_refused``). No request is refused for ever.
+    A radix tree shares nothing that a failing step may have left unwritten. Only loops that wait
+    for each step may reserve memory for the prompt alone: with steps in flight, requests could be
+    retracted for ever.
     """
     page_size, chunk = rng.choice(PAGE_SIZES), rng.choice(CHUNKS)
     run_first, policy = rng.choice(RUN_FIRST), rng.choice(sorted(SCHEDULE_POLICIES))
     may_mix = run_first == "prefill" and chunk != -1 and not algorithm
-    system = rng.choice([name for name, rules in RULES.items() if rules.reserves != "prompt"])
+    system = rng.choice(SYSTEMS)
     system = "sglang" if theme == "late prompt" else system  # mini-sglang reserves all memory
     change = PLANNED if theme == "alike" else rng.choice(CHANGES)
-    changed = f"{system},free_rule=lease,{change}"
+    changed = f"{system},{LATE_RULE},{change}"
     settings: dict[str, Any] = {
         "page_size": page_size,
         "max_running_requests": rng.randint(1, 5),
@@ -682,6 +693,11 @@ class Variant:
         spec = LOOPS[self.loop]
         return replace(spec, options={**spec.options, **self.options}).in_flight
 
+    @property
+    def has_two_writers(self) -> bool:
+        """Return whether another stream than the steps' writes memory of requests."""
+        return LOOPS[self.loop].second_writer or RELAYS[self.relay].gives_every_input
+
     def refuses(self) -> set[str]:
         """Return the features that it refuses: grammar, penalties, speculation, beam search."""
         refused = set(LOOPS[self.loop].refusals(self.relay))
@@ -792,13 +808,15 @@ def dealt(cards: Sequence[Card], number: int, what: str) -> Card:
 def without_refused(workload: Workload, design: Variant, device: str = "sim") -> Workload:
     """Return the workload with no refused speculation, and with chunks if the loop needs them.
 
-    Beam search stays where the loop takes it, on ``sim``. A request with a refused feature is
-    refused. So only every other request loses the feature, and a request that every loop refuses
-    stays as it is.
+    Beam search stays where the loop takes it, on ``sim``. Memory is released at the last launch
+    only where no second stream writes it. A request with a refused feature is refused. So only
+    every other request loses the feature, and a request that every loop refuses stays as it is.
     """
     refused, config, requests = design.refuses(), workload.config, list(workload.requests)
     if config.speculative_algorithm in refused:
         config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
+    if design.has_two_writers:
+        config = replace(config, rules=config.rules.replace(EARLY_RULE, LATE_RULE))
     if "beam search" in refused or device != "sim":
         config = replace(config, beam_width=1)
     if LOOPS[design.loop].settings.get("enable_mixed_chunk") and config.chunked_prefill_size == -1:

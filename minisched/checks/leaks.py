@@ -63,7 +63,9 @@ class HeldLease:
         """Return the end of its request, and its own, in words."""
         if self.closed is None:
             return f"{self.rid} has not ended"
-        verb = "was retracted" if self.why == "retraction" else f"ended ({self.why})"
+        verb = f"ended ({self.why})"
+        if self.why in ("retraction", "last launch"):
+            verb = "was retracted" if self.why == "retraction" else "let go of its memory"
         return f"{self.rid} {verb} {self.closed}"
 
     @property
@@ -180,7 +182,7 @@ class Ledger:
                     if lease is not None and (node != ROOT or mark.name == "block lock"):
                         lease.locks[node] += delta
                         lease.locked |= {node: now} if delta > 0 else {}
-            case "finish" | "retraction":
+            case "finish" | "retraction" | "last launch":
                 lease = self.newest.get(str(of["rid"]))
                 if lease is not None and lease.closed is None and lease.released is None:
                     why = str(of["reason"]) if mark.name == "finish" else mark.name

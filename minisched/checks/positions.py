@@ -72,7 +72,8 @@ class Cached:
             self.reqs |= dict(zip(batch.leases, batch.reqs, strict=True))
             outputs = process(batch, result)
             for row in batch.rows[: batch.num_extend_reqs] if not result.error else ():
-                if row.req.lease is row.lease and row.deliver:
+                holds = row.req.lease is row.lease and not row.lease.is_released
+                if holds and row.deliver:
                     self.judge(row.req, row.lease, len(row.req.prompt), "has computed its prompt")
             return outputs
 
@@ -83,6 +84,10 @@ class Cached:
             if req is not None and req.finish_reason in ends:
                 length = req.known_len - 1 if self.shares_outputs else len(req.prompt)
                 self.judge(req, lease, length, "ends")
+            elif (
+                req is not None and scheduler.lets_go_early and req.device_len == req.max_device_len
+            ):
+                self.judge(req, lease, len(req.prompt), "lets go of its memory")
             close(lease)
 
         scheduler.process, scheduler.leases.close = processed, closed  # type: ignore[method-assign]

@@ -180,7 +180,8 @@ class Watched:
         if isinstance(scheduler, DecodeScheduler):
             known |= {*scheduler.unanswered.values()}
         for req in scheduler.live.values():
-            if req not in known:
+            is_early = req.lease is not None and req.lease.is_released  # its last step is launched
+            if req not in known and not is_early:
                 yield f"{req.rid} has not ended, but neither waits nor runs after {self.step}"
 
     def listen_to_reservations(self, scheduler: DecodeScheduler) -> None:

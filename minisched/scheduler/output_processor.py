@@ -104,7 +104,13 @@ class OutputProcessor:
     def last_is_launched(
         self, req: Request, lease: Lease, leaves: Callable[[Request], None]
     ) -> None:
-        """Close the lease of a request after the launch of its last token, as mini-sglang does."""
+        """Close the lease of a request after the launch of its last token, as mini-sglang does.
+
+        With more than two steps in flight, several tokens arrive after that launch.
+        """
+        if lease.is_released:
+            return
+        self.retraction.recorder.mark("last launch", rid=req.rid)
         self.prefix_cache.cache_finished_req(req, lease)
         leaves(req)
         self.retraction.leases.close(lease)

@@ -53,6 +53,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "future slots": {"step": NUMBER, "slots": NUMBERS, "reads": NUMBERS},
     "tokens": {"step": NUMBER, "rids": TEXTS, "tokens": NUMBERS},
     "stale output": {"step": NUMBER, "rid": TEXT},
+    "last launch": {"rid": TEXT},
     "finish": {"rid": TEXT, "reason": REASON, "outputs*": NUMBER},
     "refused": {"rid": TEXT},
     "clip": {"rid": TEXT, "max_new_tokens": NUMBER},
