@@ -380,7 +380,8 @@ class Past:
         prompts: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.side, self.words, self.ledger = side, Words(trace), ledgers(trace)[side]
-        outputs = tokens_heard(trace) if prompts else {}
+        searches = any(mark.name == "beams" for mark in trace.marks)  # KV is that of a beam
+        outputs = tokens_heard(trace) if prompts and not searches else {}
         self.tokens = {
             rid: (*prompt, *(item.token for item in outputs.get(rid, ())))
             for rid, prompt in prompts.items()

@@ -13,7 +13,7 @@ engine's stream.
 mini-sglang's own rules are simpler than SGLang's (``policy/mini_sglang.py``). Memory is reserved
 for all tokens that running requests may generate, so no request is retracted. A chunk may end
 within a page, and enters the prefix cache with the rest of its prompt. Three answers are safer here
-than in the original at HEAD, which breaks a law in 45 of 60 random workloads. They differ where
+than in the original at HEAD, which breaks a law in 16 of 60 random workloads. They differ where
 memory or rows are short.
 
 - Memory is released by the lease rule, because the copy of a prompt to the token pool waits for no

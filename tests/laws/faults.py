@@ -370,7 +370,7 @@ class Aftermath:
         for req in self.workload.requests:
             outputs = clients.heard[req]
             if not (self.fault.effect.is_silent and self.fault.may_end(req.rid)):
-                yield from bad_end(req, outputs)
+                yield from bad_end(req, outputs, clients.delivered(req))
                 continue
             ends, heard = ends_in(outputs), tokens_in(outputs)
             if req.finish_reason is None or ends > 1:
