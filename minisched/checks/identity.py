@@ -380,8 +380,7 @@ class Past:
         prompts: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.side, self.words, self.ledger = side, Words(trace), ledgers(trace)[side]
-        searches = any(mark.name == "beams" for mark in trace.marks)  # KV is that of a beam
-        outputs = tokens_heard(trace) if prompts and not searches else {}
+        outputs = tokens_heard(trace) if prompts else {}
         self.tokens = {
             rid: (*prompt, *(item.token for item in outputs.get(rid, ())))
             for rid, prompt in prompts.items()
@@ -501,11 +500,12 @@ class Past:
     def foreign_kv(self, step: int, rid: str) -> Iterator[Offence]:
         """Yield the first KV of a step's reads that was computed from another request's tokens.
 
-        A shared prefix has the same positions in both requests.
+        A shared prefix has the same positions in both requests. A read of no request, such as that
+        of a beam, does not count.
         """
         own, found = self.tokens.get(rid, ()), list[tuple[int, str, tuple[int, int]]]()
         for read in self.reads(step, rid, "kv"):
-            for cell, change in self.newest(read).items():
+            for cell, change in self.newest(read).items() if read.act.rid else ():
                 owner = change.act.rid if change else ""
                 theirs, (page, at) = self.tokens.get(owner, ()), divmod(cell, self.page_size)
                 if change is None or owner == rid or not theirs:

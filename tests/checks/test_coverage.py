@@ -20,6 +20,7 @@ RARE = {
     "one of two requests of equal size is retracted": 6,
     "a step fails that reads pages that it fills itself": 6,
     "a step fails that fills pages that a later step reads": 5,
+    "a search is retracted after a token": 3,
     "the post-processing of a step fails": 4,  # few loops have one of their own
     "a step fails that has a row that read a failed page": 5,
 }
