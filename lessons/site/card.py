@@ -6,6 +6,7 @@ contains the hash of its picture, so that a test finds a stale one.
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from pathlib import Path
 from shutil import which
@@ -15,6 +16,7 @@ from zlib import crc32
 
 from minisched.checks.overlap import measure
 from minisched.export.by_step import by_step
+from minisched.export.chinese import translated
 from minisched.export.looks import LIGHT, css
 from minisched.export.scene import Lanes
 from minisched.export.svg_page import folded, width_of
@@ -79,11 +81,12 @@ def card(form: Form = FORMS["card"]) -> str:
             drawn.append(f'<text class="{kind}" x="{form.edge}" y="{y}">{escape(line)}</text>')
             y += round(1.2 * size)
         y += 10 - round(1.2 * size) + 36
-    scene = by_step(traces, form.periods, form.lang)
+    scene = by_step(traces, form.periods)
+    scene = translated(scene) if form.lang == "zh" else scene
     for part, top in zip(scene.parts, form.strips, strict=True):
         drawn.append(f'<text class="middle" x="{form.edge}" y="{top - 12}">{part.heading}</text>')
         note, room = part.note, form.width - form.edge - form.left
-        note = note if width_of(note, 26) < room else note.partition(", ")[0]
+        note = note if width_of(note, 26) < room else re.split(", |，", note)[0]
         drawn.append(f'<text class="low faint" x="{form.left}" y="{top - 12}">{note}</text>')
         (lanes,) = part.shows
         assert isinstance(lanes, Lanes)
