@@ -253,7 +253,7 @@ def cuda_rows(call: BenchCall) -> list[Figure]:
             try:
                 call.report(f"drawing {name} weights")
                 write_random_llama(folder, settings)
-                model = LlamaGraphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
+                model = LlamaGraphs(folder, "bfloat16", context_len=CONTEXT_LEN)
                 rows += shape_rows(name, settings, folder, model, call)
             except RuntimeError as error:  # out of memory, for one: the other shape still counts
                 reason = str(error).splitlines()[0]

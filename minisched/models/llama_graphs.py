@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ from torch import Tensor
 from ..core import ForwardMode
 from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
 from .base import ForwardBatch
-from .checkpoint import AUTO
 from .llama_torch import BLOCK, ROWS, LlamaTorch, bytes_each, make_groups
 
 logger = logging.getLogger("minisched")
@@ -125,25 +123,12 @@ class LlamaGraphs(LlamaTorch):
 
     It is never compiled by ``torch.jit.script``, which would compile again in the middle of a
     capture.
-
-    Raises:
-        ValueError: as ``LlamaTorch``, or it is to be scripted.
     """
 
-    def __init__(
-        self,
-        directory: str | Path,
-        dtype: str = AUTO,
-        context_len: int | None = None,
-        scripted: bool = False,
-        capture: Capture | None = None,
-    ) -> None:
-        if scripted:
-            raise ValueError("scripted is True, but steps that are captured can't be scripted.")
-        super().__init__(directory, dtype, context_len, scripted)
-        self.capture = capture
-        self.runner: CudaGraphRunner | None = None
-        self.allocated: tuple[torch.device, int, int] | None = None
+    scripted = False
+    capture: Capture | None = None  # by default a new ``GraphPool``
+    runner: CudaGraphRunner | None = None
+    allocated: tuple[torch.device, int, int] | None = None
 
     def __copy__(self) -> LlamaGraphs:
         """Return a model with the same weights and no graph, because a graph has a KV address."""

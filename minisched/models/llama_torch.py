@@ -16,6 +16,7 @@ weights in memory, and the model around it.
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ..devices.base import Array, Buffer, Device
 from .base import ForwardBatch, equal_extents
@@ -327,8 +329,9 @@ def llama_step(
     return logits_of(weights, x, logits_at)
 
 
+@cache
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compile a function so that it runs without the interpreter lock; shapes stay free.
+    """Compile a function once, so that it runs without the interpreter lock; shapes stay free.
 
     (``torch.compile``, which torch prefers, makes a step twice as slow on the CPU.)
     """
@@ -441,28 +444,21 @@ def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
 
     A tied head is packed as a copy, and plain only once.
     """
-    on_cpu = where.type == "cpu"
+    if where.type == "cpu":
+        packed = {name: list(map(pack, weights.layers[name])) for name in MATRICES}
+        return weights._replace(layers={**weights.layers, **packed}, head=pack(weights.head))
+    moved: dict[int, Tensor] = {}
 
-    def moved(weight: Tensor, is_matrix: bool = True) -> Tensor:
-        """Return a weight on the device."""
-        if on_cpu:
-            return pack(weight) if is_matrix else weight
-        return (weight.to_dense() if weight.is_mkldnn else weight).to(where)
+    def move(weight: Any) -> Any:
+        """Return a weight on the device, each one once; a number stays as it is."""
+        if not isinstance(weight, Tensor):
+            return weight
+        if id(weight) not in moved:
+            moved[id(weight)] = (weight.to_dense() if weight.is_mkldnn else weight).to(where)
+        return moved[id(weight)]
 
-    embed = moved(weights.embed, is_matrix=False)
-    is_tied = weights.head is weights.embed
-    return LlamaWeights(
-        embed=embed,
-        layers={
-            name: [moved(part, name in MATRICES) for part in parts]
-            for name, parts in weights.layers.items()
-        },
-        final_norm=moved(weights.final_norm, is_matrix=False),
-        head=embed if is_tied and not on_cpu else moved(weights.head),
-        cos=moved(weights.cos, is_matrix=False),
-        sin=moved(weights.sin, is_matrix=False),
-        eps=weights.eps,
-    )
+    placed: LlamaWeights = tree_map(move, weights)
+    return placed
 
 
 # -- The model -------------------------------------------------------------------------------------
@@ -473,9 +469,9 @@ class LlamaTorch:
 
     ``dtype`` is ``auto`` (``checkpoint.check_dtype``) or one of ``pretrained.DTYPES``.
 
-    ``scripted`` makes a step one ``torch.jit.script`` call, which needs the interpreter lock only
-    at its start and end. Without it, a parallel Python thread hides almost no time. It is for the
-    CPU alone: on a GPU it compiles kernels of its own, with other last bits.
+    On a CPU a step is one ``torch.jit.script`` call, which needs the interpreter lock only at its
+    start and end. Without it, a parallel Python thread hides almost no time. On a GPU it would
+    compile kernels of its own, with other last bits.
 
     Raises:
         ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.
@@ -484,13 +480,10 @@ class LlamaTorch:
     pad_to = ROWS
     logprobs = staticmethod(logprobs)
     sample = staticmethod(sample)
+    scripted = True
 
     def __init__(
-        self,
-        directory: str | Path,
-        dtype: str = AUTO,
-        context_len: int | None = None,
-        scripted: bool = True,
+        self, directory: str | Path, dtype: str = AUTO, context_len: int | None = None
     ) -> None:
         self.directory = directory = Path(directory).absolute()
         if not is_plain_llama(read_config(directory)):
@@ -508,7 +501,6 @@ class LlamaTorch:
         self.weights = take_weights(model, self.context_len)
         self.num_layers: int = config.num_hidden_layers
         self.kv_shape: tuple[int, int] = (config.num_key_value_heads, config.head_dim)
-        self.step = script(llama_step) if scripted else llama_step
 
     def first_layers(self, count: int) -> "LlamaTorch":
         """Return a draft model: the first 1 to ``num_layers`` layers, with the same weights."""
@@ -522,8 +514,7 @@ class LlamaTorch:
         """Put weights and KV into the device's memory."""
         where = device.memory("probe", 1).device
         self.weights = place(self.weights, where)
-        if where.type != "cpu":
-            self.step = llama_step
+        self.scripted = self.scripted and where.type == "cpu"
         shape = (self.num_layers, num_slots, *self.kv_shape)
         self.keys = torch.zeros(shape, dtype=self.weights.embed.dtype, device=where)
         self.values = torch.zeros_like(self.keys)
@@ -551,7 +542,7 @@ class LlamaTorch:
             hidden = self.weights.embed[hidden]
         groups = make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys))
         kv, where = PagedKV(self.keys, self.values, page_table, self.max_len), batch.positions
-        through = script(llama_layers) if self.step is not llama_step else llama_layers
+        through = script(llama_layers) if self.scripted else llama_layers
         return through(
             self.weights, kv, groups, hidden, where, batch.token_rows, layers.start, layers.stop
         )
@@ -571,4 +562,5 @@ class LlamaTorch:
     ) -> Tensor:
         """Run one step on the model's weights and KV."""
         kv = PagedKV(self.keys, self.values, page_table, self.max_len)
-        return self.step(self.weights, kv, groups, ids, positions, token_rows, logits_at)
+        step = script(llama_step) if self.scripted else llama_step
+        return step(self.weights, kv, groups, ids, positions, token_rows, logits_at)

@@ -70,11 +70,6 @@ class Tokenizer:
         own.no_padding()
         return cls(own)
 
-    def to_json(self) -> str:
-        """Return the text of its tokenizer.json, for a library that reads the vocabulary."""
-        text: str = self._codec.to_str()
-        return text
-
     def encode(self, text: str) -> list[int]:
         """Return token ids, with the start token where the model's tokenizer adds one.
 

@@ -75,7 +75,7 @@ def small_config(rows: int) -> SchedulerConfig:
 def small_llama(folder: Path, graphs: bool = True) -> Any:
     """In float64, so that no rounding decides which token is the likeliest."""
     written = write_tiny_llama(folder, vocab=128, hidden=32, intermediate=64)
-    return (LlamaGraphs if graphs else LlamaTorch)(written, "float64", scripted=False)
+    return (LlamaGraphs if graphs else LlamaTorch)(written, "float64")
 
 
 @contextmanager

@@ -77,6 +77,12 @@ def truth(folder: Path) -> dict[str, list[int]]:
     return played(LlamaTorch(folder)).outputs
 
 
+def with_graphs(folder: Path, capture: PlayedGraph) -> LlamaGraphs:
+    model = LlamaGraphs(folder)
+    model.capture = capture
+    return model
+
+
 # -- which graph a step takes ----------------------------------------------------------------------
 
 
@@ -92,7 +98,7 @@ def test_a_step_takes_the_next_larger_graph(max_bs: int, length: int, data: st.D
 
 
 def test_graphs_are_captured_before_traffic_largest_first(folder: Path) -> None:
-    graphed, device = LlamaGraphs(folder, capture=PlayedGraph()), ThreadDevice()
+    graphed, device = with_graphs(folder, PlayedGraph()), ThreadDevice()
     config = replace(CONFIG, max_running_requests=6, context_len=100)
     engine = make_engine("overlap", device, graphed, config, Frontend([]))
     device.close()
@@ -115,7 +121,7 @@ def decode_of(rows: list[int]) -> ForwardBatch:
 
 
 def test_padding_touches_nobodys_slot_alone_and_no_row_sees_it(folder: Path) -> None:
-    device, model = ThreadDevice(), LlamaGraphs(folder, capture=PlayedGraph())
+    device, model = ThreadDevice(), with_graphs(folder, PlayedGraph())
     model.allocate(device, num_slots=36, max_len=4)
     table = model.init_cuda_graphs(device, device.memory("page table", 17 * 4), max_bs=16)
     for row in range(1, 17):  # whose two positions are in slots of their own
@@ -140,7 +146,7 @@ def test_padding_touches_nobodys_slot_alone_and_no_row_sees_it(folder: Path) -> 
 
 def test_more_rows_are_other_graphs_and_every_request_ends(folder: Path, truth: Any) -> None:
     capture, captured = PlayedGraph(), [0]
-    graphed = LlamaGraphs(folder, capture=capture)
+    graphed = with_graphs(folder, capture)
     for rows, loop in ((4, "overlap"), (8, "overlap"), (4, "mindie_plugin"), (4, "vllm_async")):
         assert played(graphed, loop, max_running_requests=rows).outputs == truth
         captured.append(capture.captured)
