@@ -12,7 +12,7 @@
 
 Each op lies between two events of its stream, which give its times. Each slice is also a range of
 torch's profiler and of NVTX, so that a profile shows the same steps. Copy this file next to
-``record.py``. Without a GPU (a stream that is None), an op runs at once.
+``record.py``. Without a GPU (a stream that is None), an op runs immediately.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class TorchRecorder(Recorder):
         return in_range(f"{name} {step}", phase) if self.is_on else phase
 
     def stream(self, lane: str, stream: torch.cuda.Stream | None) -> TimedStream:
-        """Return a stream that records its ops on a lane; None runs them at once, on the CPU."""
+        """Return a stream that records its ops on a lane; None runs them on the CPU."""
         if stream is not None and self.timings is None:
             self.timings = Timings(self, self.now, torch.cuda.Stream())
         return TimedStream(self, lane, stream)

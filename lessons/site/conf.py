@@ -66,6 +66,7 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", keep_own_names)
     app.connect("doctree-read", lambda app, page: lessons.dress(app.env.docname, page))
     app.connect("html-page-context", show_card)
+    app.connect("html-page-context", open_own_branch, priority=400)  # before the theme's
     app.connect("build-finished", finish)
 
 
@@ -82,6 +83,14 @@ def show_card(
     context["metatags"] = context.get("metatags", "") + "".join(
         f'<meta property="{key}" content="{escape(value)}">\n' for key, value in said.items()
     )
+
+
+def open_own_branch(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Open only the page's own branch in the sidebar; the whole tree is 22 KB in every page."""
+    if tree := context.get("toctree"):
+        context["toctree"] = lambda **options: tree(**{**options, "collapse": True})
 
 
 def keep_own_names(app: Sphinx, doctree: nodes.document) -> None:

@@ -55,7 +55,7 @@ def check(
     device_lane: str = setting("", "The lane, thread or range of recorded runs that is a device."),
     unpacked_mib: int = UNPACKED,
     require: list[str] = setting(
-        list, "What recorded runs must meet: 'busy>=95%', 'no blocking aten::item', 'no races'."
+        list, "Requirements for recorded runs: 'busy>=95%', 'no blocking aten::item', 'no races'."
     ),
     compare: bool = setting(
         False, "Compare two files of engines' outputs: tokens, or recorded runs."

@@ -134,20 +134,20 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     frequency_penalty: float = setting(
-        0.0, "Taken off a logit, for each time that its token was said; -2 to 2."
+        0.0, "Taken off a logit, for each time that its token was output; -2 to 2."
     )
     presence_penalty: float = setting(
-        0.0, "Taken off a logit once, if its token was said; -2 to 2."
+        0.0, "Taken off a logit once, if its token was output; -2 to 2."
     )
     repetition_penalty: float = setting(
-        1.0, "Divides the logit of what was said or asked; 1 is none, at most 2."
+        1.0, "Divides the logits of tokens in prompt and output; 1 is none, at most 2."
     )
     logit_bias: Mapping[int, float] = setting(dict, "TOKEN=VALUE, added to a logit; repeatable.")
     regex: str | None = setting(
-        None, "What the whole output has to match, as in Python's re over ASCII."
+        None, "The expression of the whole output, as in Python's re over ASCII."
     )
     stop: tuple[str, ...] = setting((), "A text that ends a request; repeatable.")
-    return_logprob: bool = setting(False, "Say how likely each token was.")
+    return_logprob: bool = setting(False, "Return how likely each token was.")
     top_logprobs_num: int = setting(0, "With this many of the most likely tokens.")
     logprob_start_len: int = setting(-1, "From this token of the prompt on; -1 is none of it.")
 

@@ -54,7 +54,7 @@ STAND_INS = (
     StandIn("torch:Tensor.pin_memory", DEVICE, "memory is not pinned"),
     StandIn(f"{SCHEDULER}:Scheduler.__init__", SETTINGS, "parts are made one by one"),
     StandIn(f"{SCHEDULER}:Scheduler.receive_msg", ENTRY, "the case's requests come"),
-    StandIn(f"{SCHEDULER}:Scheduler.send_result", LISTENER, "nobody detokenizes"),
+    StandIn(f"{SCHEDULER}:Scheduler.send_result", LISTENER, "no process detokenizes"),
     StandIn(f"{SCHEDULER}:Scheduler.run_when_idle", LISTENER, "it logs, and checks for leaks"),
 )  # fmt: skip
 LOOPS = {"normal": "mini_normal", "overlap": "mini_overlap"}

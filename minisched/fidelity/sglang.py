@@ -89,7 +89,7 @@ STAND_INS = (
     StandIn(f"{MANAGERS}.scheduler:Scheduler.ingest_requests", ENTRY, "the case's requests come"),
     StandIn(f"{MANAGERS}.scheduler:Scheduler.run_batch", ENTRY, "the case's tokens are the result"),
     StandIn(f"{MANAGERS}.scheduler:Scheduler.maybe_send_health_check_signal", LISTENER,
-            "nobody asks whether it is alive"),
+            "no program asks for a sign of life"),
 )  # fmt: skip
 PARTS = {
     "serial": Shape(),

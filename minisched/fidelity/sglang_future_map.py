@@ -25,7 +25,7 @@ RING_VERSION = "0.5.3"
 
 @cache
 def ring_class() -> Any:
-    """Return ``FutureMap`` of 0.5.3, whose file needs only one type that is gone by now."""
+    """Return ``FutureMap`` of 0.5.3; its file needs only one type that no longer exists."""
     folder, wheel = Path(sys.prefix, f"sglang-{RING_VERSION}"), f"sglang=={RING_VERSION}"
     file = folder / "sglang/srt/managers/overlap_utils.py"
     if not file.exists():

@@ -95,7 +95,7 @@ def stand_ins_table(name: str) -> str:
         [f"`{item.name.removeprefix('sglang.srt.')}`", item.kind, item.replaces]
         for item in ORIGINALS[name].stand_ins
     ]
-    return table(("in the place of", "kind", "what it is"), rows)
+    return table(("replaces", "kind", "what it is"), rows)
 
 
 def tables(kept: Mapping[str, Any]) -> dict[str, str]:

@@ -92,7 +92,7 @@ def overlap(
         elif not batch:
             engine.on_idle()
         if batch and (delayed := result_queue[-1]).delay_sample_func is not None:
-            engine.update_vocab_mask(delayed)  # what it depends on is known by now
+            engine.update_vocab_mask(delayed)  # its tokens are known
             engine.launch_batch_sample_if_needed(delayed)
         last_batch = batch
         yield batch

@@ -21,7 +21,7 @@ class DecodeManager:
     """The set of running requests (mini-sglang ``scheduler/decode.py``), as the keys of a dict.
 
     All tensor-parallel ranks must see the same order, and a ``set`` would order by address (museum:
-    ``ranks_disagree``). Whether a request can run *now* is computed at every step, never stored.
+    ``ranks_disagree``). Each step computes anew whether a request can run; nothing stores it.
 
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: steps that may be launched past ``max_new_tokens``: 0 if the loop foresees a length

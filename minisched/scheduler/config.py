@@ -43,14 +43,14 @@ class SchedulerConfig:
         1024, "KV slots in all.", shown=""
     )  # max_total_num_tokens, whole pages
     page_size: int = setting(1, "KV slots to a page.", shown="")
-    max_running_requests: int = setting(16, "Requests that run at once.", shown="")
+    max_running_requests: int = setting(16, "Requests that run at the same time.", shown="")
     disable_radix_cache: bool = setting(False, "Share no prefixes between requests.")
     radix_eviction_policy: str = setting(
         "lru", f"Which prefix is evicted first: {', '.join(EVICTION_POLICIES)}."
     )
     free_rule: str = setting(
-        "", f"When a finished request's memory goes back: {', '.join(FREE_RULES)}. Only the first "
-        "is right with any loop and relay.", shown="as the rules say",
+        "", f"When a finished request's memory is released: {', '.join(FREE_RULES)}. Only the "
+        "first is right with any loop and relay.", shown="by the rules",
     )  # fmt: skip
     # Admission
     chunked_prefill_size: int = setting(
@@ -58,21 +58,21 @@ class SchedulerConfig:
     )
     max_prefill_tokens: int = setting(16384, "Over this a batch takes no further prompt.")
     schedule_policy: str = setting(
-        "fcfs", f"Who is admitted first: {', '.join(SCHEDULE_POLICIES)}."
+        "fcfs", f"Which request is admitted first: {', '.join(SCHEDULE_POLICIES)}."
     )
     enable_priority_scheduling: bool = setting(
         False, "Higher priorities first, before fcfs or lof."
     )
     priority_scheduling_preemption_threshold: int = setting(
-        10, "With priorities: preempt who is lower by more than this."
+        10, "With priorities: preempt a request that is lower by more than this."
     )
     schedule_conservativeness: float = setting(
         1.0, "Scales the memory kept back for running requests.", shown="1"
     )
     random_seed: int = setting(0, "Of the policy random.")
-    # Who runs
+    # The requests of a step
     run_first: str = setting(
-        "", "prefill, decode, or unified: one budget for both.", shown="as the rules say"
+        "", "prefill, decode, or unified: one budget for both.", shown="by the rules"
     )
     enable_mixed_chunk: bool = setting(False, "Decode beside the prompts, in one batch.")
     disable_overlap_schedule: bool = setting(False, "Run the serial loop and no other.")
@@ -87,7 +87,7 @@ class SchedulerConfig:
     )
     speculative_num_draft_tokens: int = setting(4, "Drafts that a step may carry for a request.")
     speculative_draft_model_path: str = setting("", f"Of STANDALONE: {DRAFT_MODELS}.")
-    beam_width: int = setting(1, "Beams of each request, whose output is the best one; 1: none.")
+    beam_width: int = setting(1, "Beams of each request; the best one is its output. 1: none.")
     # From the model and the loop
     context_len: int = 1024
     vocab_size: int = 257

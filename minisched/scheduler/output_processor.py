@@ -40,7 +40,7 @@ class OutputProcessor:
         for req in self.retraction.hopeless:
             need = leases.allocator.pages_for(req.device_len)
             left = leases.available_pages + (len(req.lease.pages) if req.lease else 0)
-            error = f"it needs {need} pages of KV memory, but only {left} can be had."
+            error = f"it needs {need} pages of KV memory, but only {left} are available."
             self.finish(req, FinishReason.ERROR, error=error)
         self.retraction.hopeless.clear()
 

@@ -314,7 +314,7 @@ def test_the_last_request_that_can_never_fit_ends_with_a_reason(run_first: str) 
     assert not scheduler.next_batch()
     (output,) = scheduler.take_outputs()
     assert output.finish_reason is FinishReason.ERROR and req.finished
-    assert output.error == "it needs 2 pages of KV memory, but only 1 can be had."
+    assert output.error == "it needs 2 pages of KV memory, but only 1 are available."
 
 
 def test_a_prompt_that_is_only_partly_computed_gives_way_first() -> None:

@@ -1,4 +1,4 @@
-"""An engine whose device is a thread; its lines with ``rec`` are what `minisched check` needs.
+"""An engine on a thread as its device; `minisched check` needs its lines with ``rec``.
 
     python thread_engine.py engine.json
     minisched check engine.json
