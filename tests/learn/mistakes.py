@@ -396,6 +396,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("if room.may_run(req)", "", "ask `room.may_run`"),
         ("queue.remove(req)", "pass", "Level 2 of 5"),
         (" - self.promised(room)", "", "keep some free"),
+        (" - sum(map(room.pages_held, holding))", "", "Level 5 of 5"),
         ("need = -(-req.max_device_len // room.page_size)",
          "need = req.max_device_len // room.page_size", "Level 3 of 5"),
         ("whole = (-(-req.max_device_len // room.page_size)",
@@ -469,11 +470,8 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     "blocking_call": (  # one millisecond more, for all of them
         "blocked[call, within] = blocked.get((call, within), 1) + ms",
     ),
-    "capstone": (
+    "capstone": (  # a prompt that just fits, where nothing is cut, may go in the next step
         "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
-        # too careful, which no law forbids (a request alone never needs all of the memory):
-        "return sum(whole) + sum(map(room.pages_held, holding))",
-        "whole = (-(-req.max_device_len * room.page_size) for req in holding)",
     ),
 }
 """The first line that differs of each mutant of a solution that is right as well."""

@@ -80,9 +80,10 @@ IN_ONE_PIECE = plain_memory(
 """A prompt that is longer than the budget of a step, where nothing may be cut."""
 
 TOGETHER = plain_memory(
-    case("a: 1 2 -> 6; b at 3: 3 4 -> 6", "overlap", kv=16, rows=2, page_size=4, cost=COST)
-)
-"""Memory for both requests, of which one holds some of its pages when the other one comes."""
+    case("a: 1 2 -> 6; b at 3: 3 4 -> 6", "overlap", kv=16, rows=2, page_size=2, cost=COST,
+         schedule_conservativeness=0.0)
+)  # fmt: skip
+"""Just enough memory for both requests. One holds some of it when the other one comes."""
 
 HELD = (
     "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
