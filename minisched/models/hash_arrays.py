@@ -53,10 +53,6 @@ class HashArrays(HashModel):
         hashed = mix(state, xp.numbers(xp.arange(self.vocab_size), xp.lib.int64))
         return xp.numbers(hashed, xp.lib.float64) * LOGIT_SCALE
 
-    def read_kv(self, slots: list[int]) -> list[Any]:
-        """Return the KV of these slots, [num_layers][num_slots]."""
-        return [layer[slots] for layer in self.kv]
-
     def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Any:
         """Return log-probabilities of tokens, from some of the logits; in float64."""
         with arrays_of(logits).in_float64():

@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -422,19 +421,15 @@ def take_weights(model: Any, context_len: int) -> LlamaWeights:
             layers[name].append(torch.cat([raw.pop(f"{before}{part}.weight") for part in parts]))
         for name, norm in NORMS.items():
             layers[name].append(raw.pop(f"{before}{norm}.weight"))
-    pairs = range(0, config.head_dim, 2)
-    theta = config.rope_parameters["rope_theta"]
-    frequencies = [theta ** (-at / config.head_dim) for at in pairs]
-    positions = np.arange(context_len, dtype=np.float32)  # in float32, as in transformers
-    angles = np.outer(positions, np.array(frequencies * 2, np.float32))
     embed = raw["model.embed_tokens.weight"]
+    cos, sin = model.model.rotary_emb(embed, torch.arange(context_len)[None])
     return LlamaWeights(
         embed=embed,
         layers=layers,
         final_norm=raw["model.norm.weight"],
         head=embed if config.tie_word_embeddings else raw["lm_head.weight"],
-        cos=torch.tensor(np.cos(angles), dtype=model.dtype),
-        sin=torch.tensor(np.sin(angles), dtype=model.dtype),
+        cos=cos[0],
+        sin=sin[0],
         eps=config.rms_norm_eps,
     )
 

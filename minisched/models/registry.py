@@ -37,8 +37,8 @@ def find_model(name_or_dir: str | Path) -> Path:
     A Hugging Face id is downloaded, or taken from the hub's cache. A GGUF file is converted once.
 
     Raises:
-        WeightsError: there is no such model, or its directory lacks config.json.
-        FetchError: a GGUF file can't be converted.
+        WeightsError: there is no such model, its directory lacks config.json, or a GGUF file can't
+            be converted.
     """
     name = str(name_or_dir).removeprefix(BY_LIBRARY)
     directory = Path(name)

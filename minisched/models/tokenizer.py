@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from .checkpoint import WeightsError
-
-if TYPE_CHECKING:
-    import tokenizers
-
 
 REPLACEMENT = "\ufffd"  # the text of an incomplete UTF-8 character
 
@@ -30,26 +26,26 @@ class TextCodec(Protocol):
 class Tokenizer:
     """A model's own tokenizer, by the ``tokenizers`` library."""
 
-    def __init__(self, codec: tokenizers.Tokenizer) -> None:
-        self._codec = codec
+    def __init__(self, content: str) -> None:
+        """Take the text of a tokenizer.json.
 
-    @classmethod
-    def from_directory(cls, directory: Path) -> Tokenizer | None:
-        """Read a model's tokenizer.json; None if it has none; WeightsError if it is damaged.
-
-        Truncation and padding in that file, which fine-tuning scripts leave in it, are switched
-        off: transformers ignores them too, unless a call asks for them.
+        Truncation and padding in it, which fine-tuning scripts leave there, are switched off:
+        transformers ignores them too, unless a call asks for them.
         """
         import tokenizers
 
+        self._codec = tokenizers.Tokenizer.from_str(content)
+        self._codec.no_truncation()
+        self._codec.no_padding()
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> Tokenizer | None:
+        """Read a model's tokenizer.json; None if it has none; WeightsError if it is damaged."""
         file = directory / "tokenizer.json"
         if not file.is_file():
             return None
         try:
-            codec = tokenizers.Tokenizer.from_file(str(file))
-            codec.no_truncation()
-            codec.no_padding()
-            return cls(codec)
+            return cls(file.read_text(encoding="utf-8"))
         except Exception as error:  # the library raises no narrower kind
             raise WeightsError(f"{file} is not a tokenizer ({error}).") from error
 
@@ -59,16 +55,9 @@ class Tokenizer:
 
         One without the ``tokenizers`` library inside stays as it is: it encodes and decodes too.
         """
-        import tokenizers
-
         inner = getattr(tokenizer, "_tokenizer", tokenizer)  # mlx-lm wraps transformers'
-        codec = getattr(inner, "backend_tokenizer", None)
-        if not isinstance(codec, tokenizers.Tokenizer):
-            return tokenizer
-        own = tokenizers.Tokenizer.from_str(codec.to_str())
-        own.no_truncation()
-        own.no_padding()
-        return cls(own)
+        codec: Any = getattr(inner, "backend_tokenizer", None)
+        return cls(codec.to_str()) if hasattr(codec, "to_str") else tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Return token ids, with the start token where the model's tokenizer adds one.

@@ -13,12 +13,13 @@ a layer keeps a recurrent state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from threading import local
 from typing import Any
 
 import torch
@@ -95,6 +96,10 @@ class PagedStep:
         return self.views[kind]
 
 
+# The step that a thread computes; not every model passes arguments on to its layers.
+running: ContextVar[PagedStep] = ContextVar("running")
+
+
 def paged_attention(
     module: Any,
     query: Tensor,
@@ -115,7 +120,7 @@ def paged_attention(
     """
     if more.get("s_aux") is not None:
         raise ValueError("attention sinks are not supported")
-    paged = running.step
+    paged = running.get()
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     keys, values = kv_like(paged.kv, module.layer_idx, paged.num_slots, k, v)
     scale = q.size(-1) ** -0.5 if scaling is None else scaling
@@ -126,13 +131,6 @@ def paged_attention(
     return out[None], None
 
 
-class Running(local):
-    """The step that this thread computes; not every model passes arguments on to its layers."""
-
-    step: PagedStep
-
-
-running = Running()
 AttentionInterface.register(NAME, paged_attention)
 AttentionMaskInterface.register(NAME, lambda *_, **__: None)
 
@@ -141,17 +139,18 @@ AttentionMaskInterface.register(NAME, lambda *_, **__: None)
 
 
 class Packed(nn.Module):  # type: ignore[misc]
-    """A linear in the order in which oneDNN reads it (``llama_torch.pack``)."""
+    """A linear in the order in which oneDNN reads it (``llama_torch.pack``).
+
+    It is called without torch's hooks, which cost as much as a small operation.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.weight, self.bias = pack(weight.detach().contiguous()), bias
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return x [.., in] times the matrix [out, in], plus the bias."""
         return linear(x, self.weight, self.bias)
-
-    __call__ = forward  # without torch's hooks: they cost as much as a small operation
 
 
 class Merged:
@@ -163,7 +162,7 @@ class Merged:
         self.linear = Packed(torch.cat(weights), None if biases[0] is None else torch.cat(biases))
         self.last: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
 
-    def part(self, x: Tensor, at: int) -> Tensor:
+    def part(self, at: int, x: Tensor) -> Tensor:
         """Return the product of linear number ``at``; the first one computes all of them."""
         known, parts = self.last
         if known is not x:
@@ -173,36 +172,24 @@ class Merged:
         return parts[at]
 
 
-class PartOfMerged(nn.Module):  # type: ignore[misc]
-    """One of several linears that are computed together."""
+class Replaced(nn.Module):  # type: ignore[misc]
+    """A function in the place of a module."""
 
-    def __init__(self, merged: Merged, at: int) -> None:
-        super().__init__()
-        self.merged, self.at = merged, at
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x [.., in] times this linear's rows of the matrix."""
-        return self.merged.part(x, self.at)
-
-    __call__ = forward
-
-
-class ByRows(nn.Module):  # type: ignore[misc]
-    """An activation that computes a few rows at a time (``llama_torch.silu`` has the reason)."""
-
-    def __init__(self, function: nn.Module) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the activation of x [.., width]."""
-        if x.numel() <= AT_ONCE:
-            return self.function(x)
-        flat = x.reshape(-1, x.size(-1))
-        parts = flat.split(max(1, AT_ONCE // x.size(-1)))
-        return torch.cat([self.function(part) for part in parts]).view(x.shape)
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the function of x [.., in], without torch's hooks."""
+        return self.function(x)
 
-    __call__ = forward
+
+def by_rows(activation: nn.Module, x: Tensor) -> Tensor:
+    """Return the activation of x [.., width], a few rows at a time (``llama_torch.silu``)."""
+    if x.numel() <= AT_ONCE:
+        return activation(x)
+    parts = x.reshape(-1, x.size(-1)).split(max(1, AT_ONCE // x.size(-1)))
+    return torch.cat([activation(part) for part in parts]).view(x.shape)
 
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in a module
@@ -217,33 +204,19 @@ def make_exact(module: nn.Module) -> None:
         if all(type(each) is nn.Linear for each in linears) and len(has_biases) == 1:
             merged = Merged(linears)
             for at, name in enumerate(names):
-                setattr(module, name, PartOfMerged(merged, at))
+                setattr(module, name, Replaced(partial(merged.part, at)))
     for name, child in module.named_children():
         if type(child) is nn.Linear:
             setattr(module, name, Packed(child.weight, child.bias))
         elif type(child) is Conv1D:  # GPT-2's linear, stored the other way round
             setattr(module, name, Packed(child.weight.T, child.bias))
         elif isinstance(child, ACTIVATIONS):
-            setattr(module, name, ByRows(child))
+            setattr(module, name, Replaced(partial(by_rows, child)))
         else:
             make_exact(child)
 
 
-# -- The configuration -----------------------------------------------------------------------------
-
-
-def refuse(config: Any, name: str) -> None:
-    """Refuse layers that need more than keys and values.
-
-    Raises:
-        Refused: there are some.
-    """
-    others = set(getattr(config, "layer_types", None) or ()) - WITH_KV
-    if others:
-        raise Refused(
-            f"{name} can't run here: its layers of type {', '.join(sorted(others))} keep another "
-            "state than the keys and values of every position; take a model with attention alone."
-        )
+# -- The model -------------------------------------------------------------------------------------
 
 
 def context_of(config: Any) -> int:
@@ -258,9 +231,6 @@ def context_of(config: Any) -> int:
         return longest
     original = getattr(config, "original_max_position_embeddings", None)
     return min(longest, rope.get("original_max_position_embeddings") or original or longest)
-
-
-# -- The model -------------------------------------------------------------------------------------
 
 
 class TransformersLM:
@@ -284,7 +254,12 @@ class TransformersLM:
         self.tokenizer = tokenizer
         self.vocab_size, self.num_layers = config.vocab_size, config.num_hidden_layers
         self.context_len, self.eos_ids = context_of(config), end_ids(model)
-        refuse(config, self.name)
+        if others := set(getattr(config, "layer_types", None) or ()) - WITH_KV:
+            raise Refused(
+                f"{self.name} can't run here: its layers of type {', '.join(sorted(others))} keep "
+                "another state than the keys and values of every position; take a model with "
+                "attention alone."
+            )
         shared = {id(x): x for x in chain(model.parameters(), model.buffers())}
         self.model = deepcopy(model, shared).eval()
         self.dtype = str(model.dtype).removeprefix("torch.")
@@ -356,7 +331,8 @@ class TransformersLM:
         """Return logits [num_logits, vocab] in the model's dtype."""
         each = bytes_each(next(iter(self.kv.values()))[0][None]) if self.kv else None
         groups = make_groups(batch.prefix_lens, batch.extend_lens, each)
-        running.step = PagedStep(self.num_slots, self.kv, groups, batch, page_table, self.max_len)
+        step = PagedStep(self.num_slots, self.kv, groups, batch, page_table, self.max_len)
+        running.set(step)
         count = len(batch.logits_at)
         with torch.inference_mode():
             out = self.model(

