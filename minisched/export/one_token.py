@@ -7,8 +7,8 @@ Time 0 is the start of the step that samples the token, so all relays have one s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from ..loops.design import LOOPS
 from ..trace import Slice, Trace
@@ -56,6 +56,12 @@ class TokenWay:
     def waits(self) -> int:
         """Return the nanoseconds from the end of its sampling to the next pass that reads it."""
         return self.device[-1].start - self.device[-2].end
+
+    @property
+    def times(self) -> tuple[tuple[str, int, int], ...]:
+        """Return its ops and phases with their times from the start of its step on."""
+        items = [*self.device, *self.host]
+        return tuple((it.name, it.start - self.start, it.end - self.start) for it in items)
 
     @property
     def goes_over_the_host(self) -> bool:
@@ -130,9 +136,18 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
     end = max(way.device[-1].start - way.start for way in ways) + AFTER
     end = max([end, *(way.host[-1].end - way.start + AFTER // 6 for way in ways)])
     rows, links = list[LaneRow](), list[LaneLink]()
-    for way, name in zip(ways, names or [way.relay for way in ways], strict=True):
-        links += links_of(way, len(rows))
-        rows += rows_of(way, name, end)
+    named = zip(ways, names or [way.relay for way in ways], strict=True)
+    for _, some in groupby(named, lambda pair: pair[0].times):
+        (way, name), *more = some
+        own = rows_of(way, name, end)
+        if more:  # they differ in the cell alone
+            device, cell, host = ways_together(own)
+            cells = [rows_of(other, called, end)[1] for other, called in more]
+            links += links_of(way, len(rows))[1:]
+            rows += [device, cell, *cells, host]
+        else:
+            links += links_of(way, len(rows))
+            rows += own
     about = f"{traces[0].what_ran}; 0 is when the device begins the step that samples the token"
     return Scene(
         title or finding(ways),
@@ -140,7 +155,7 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
         [Part("One token of one request, on one scale", "", [Lanes(rows, end, links=links)])],
         LEGEND,
         ["Below each relay: the loop, and how long a token waits from its sampling to the next "
-         "forward pass. The diamond is where the next step takes it."],
+         "forward pass."],
     )  # fmt: skip
 
 
@@ -176,6 +191,21 @@ def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
     note = f"{way.trace.loop.partition(':')[0]}, waits {ms(way.waits)} ms"
     drawn = {"device": device, way.cell: cell, "copy, host": [*host, item("end", told, told)]}
     return [LaneRow(name, spans, "", group, note) for name, spans in drawn.items()]
+
+
+def ways_together(own: Sequence[LaneRow]) -> list[LaneRow]:
+    """Return the three rows of a way with device and host for all ways of these times."""
+    device, cell, host = own
+    names = ("forward", "sample", "next forward")
+    spans = [
+        replace(item, label=name, brief="") for item, name in zip(device.spans, names, strict=True)
+    ]
+    phases = [replace(item, label=item.kind, brief="") for item in host.spans]
+    return [
+        replace(device, spans=spans, group="", group_note=""),
+        cell,
+        replace(host, spans=phases, group="", group_note=""),
+    ]
 
 
 def links_of(way: TokenWay, device: int) -> list[LaneLink]:

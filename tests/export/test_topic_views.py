@@ -25,6 +25,7 @@ from minisched.export.units import ms
 from minisched.export.views import draw as draw_view
 from minisched.export.views.decode import scene as decode_scene
 from minisched.export.views.grammar_manager import scene as grammar_manager_scene
+from minisched.export.views.mindie_placeholder import MOST_ENTRIES
 from minisched.export.views.mixed_chunk import scene as mixed_chunk_scene
 from minisched.export.views.page_allocator import scene as page_allocator_scene
 from minisched.export.views.radix_cache import box_of, changes_of, choose
@@ -436,7 +437,7 @@ def mindie_placeholder(trace: Trace, forms: Forms, _: Engine) -> None:
             tokens, begin = mark.attrs["tokens"][begin : begin + length], begin + length
             boxes = [(ms(mark.time), rid, str(n), str(one)) for n, one in enumerate(tokens)]
             wanted.update(boxes)
-            assert at >= 20 or rid not in columns or all(drawn[box] for box in boxes[-1:])
+            assert at >= MOST_ENTRIES or rid not in columns or all(drawn[box] for box in boxes[-1:])
     assert drawn <= wanted
 
 

@@ -35,8 +35,8 @@ def prefill_stage() -> Scene:
         for name, (size, is_mixed) in chunks.items()
     }  # fmt: skip
     whole, chunked, mixed = map(pause, runs.values())
-    title = f"Beside a long prompt others pause {whole} at most; {chunked} beside chunks of it"
-    return requests_of(runs, f"{title}, {mixed} if mixed with them")
+    title = f"Decodes pause {whole} for a whole prompt, {chunked} for its chunks, {mixed} if mixed"
+    return requests_of(runs, title)
 
 
 def pd_against_mixed() -> Scene:
@@ -44,8 +44,8 @@ def pd_against_mixed() -> Scene:
     names = ("PD separation, two devices", "mixed chunks, one device")
     runs = dict(zip(names, both(RECIPES["pd"].requests), strict=True))
     apart, mixed = map(pause, runs.values())
-    title = f"PD against mixed chunks: beside a long prompt others pause {apart} at most"
-    return requests_of(runs, f"{title}, {mixed} if mixed")
+    title = f"Beside long prompts decodes pause {apart} on two devices, {mixed} if mixed on one"
+    return requests_of(runs, title)
 
 
 def requests_of(runs: Mapping[str, Run], title: str) -> Scene:

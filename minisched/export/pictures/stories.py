@@ -225,7 +225,7 @@ sample   | worker
 mark ledger response | python --> engine: tokens of {step}, in answer to the call after it
                      | engine -> ledger: ReplacePlaceHolderWithToken gives {tokens}
 mark ledger dummy | python --> engine: a dummy: nothing has ended before the first call
-                  | engine -> ledger: nothing is replaced: {tokens} goes on standing
+                  | engine -> ledger: nothing is replaced: {tokens} remains
 process  | engine
 output   | engine ->> client: output of {step}
 """,
@@ -243,10 +243,10 @@ def plugin_pipeline() -> str:
 
 
 def scheduler_placeholders() -> str:
-    """Draw the steps from the prompt to the third token of one request."""
+    """Draw the steps from the prompt to the second token of one request."""
     trace = recipe("mindie_dual", "s: 0-11 -> 4").run()
-    title = "MindIE's scheduler: -1 stands for a token to come"
-    return to_story(PLACEHOLDERS, title, Chapter(view_of_steps(trace, 1, 3)))
+    title = "MindIE's scheduler: -1 stands for a token until the next call returns it"
+    return to_story(PLACEHOLDERS, title, Chapter(view_of_steps(trace, 1, 2)))
 
 
 STORIES = {

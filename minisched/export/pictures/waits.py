@@ -75,11 +75,12 @@ SLOW = "masks and sampling are slow, as with a large vocabulary"
 
 
 def grammars() -> Scene:
-    """Draw SGLang's loop without a grammar, and each loop with one in one of four requests."""
+    """Draw SGLang's loop without a grammar, and loops with one in one of four requests.
+
+    ``overlap_thread`` and ``vllm_async`` take the same times as ``overlap``.
+    """
     loops = {
-        "SGLang: sampling is launched when the step before was processed": "overlap",
-        "SGLang's thread: it waits for sampling_info_done": "overlap_thread",
-        "vLLM: the step is deferred": "vllm_async",
+        "SGLang, and vLLM alike: sampling is launched when the step before is processed": "overlap",
         "MindIE: forward_loop builds the bitmask before it launches": "mindie_plugin",
         "MLX: nothing is chained on a step with a grammar": "mlx_async",
     }

@@ -11,7 +11,7 @@ from ...trace import Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
 from ..state import panels_of
-from .marks import first_of, first_rows, lacking, named, needed, number, numbers, short_end, word
+from .marks import first_of, first_rows, lacking, needed, number, numbers, short_end, word
 from .steps import opening
 
 MOST_STEPS, MOST_ROWS = 14, 12
@@ -63,12 +63,10 @@ def scene(trace: Trace) -> Scene:
     labels = [f"row {row} ({owners[row]})" for row in places][:MOST_ROWS]
     kept = [link for link in links if max(link.src[0], link.dst[0]) < MOST_ROWS]
     beams = CellGrid(labels, names, first_rows(MOST_ROWS, cells), kept)
-    freed = many(len({mark.time for mark in named(part, "page free")}), "time")
     used = pages(part, [*times.values()], names)
     note = "in a cell: the token of a beam; below it: the row of the beam that it extends"
     return Scene(
-        f"beam_search: {forked} of {many(len(cells), 'beam')} fork, {ended} end; "
-        f"pages are released {freed}",
+        f"beam_search: {forked} of {many(len(cells), 'beam')} fork, and {ended} end in their rows",
         about_run(trace, shown, side_words(trace), first_of(MOST_ROWS, len(places), "row")),
         [Part("Rows of the page table", note, [beams]),
          Part("Pages", "the request of each page, when a step begins", [used])],

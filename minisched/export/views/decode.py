@@ -15,7 +15,6 @@ LEGEND = {
     "queued": "in the waiting queue",
     "admitted": "in the set: it has memory",
     "sending": WORDS["sending"],
-    "line second": "waiting",
     **WORK,
     "wasted": f"zombie: it {ZOMBIE}; its rows are wasted",
     "flag-head": "retraction: it loses its memory",
@@ -56,17 +55,18 @@ def scene(trace: Trace) -> Scene:
     series = [
         Series("in the set", "admitted", count(stays, "admitted")),
         Series("zombies", "wasted", count(stays, "wasted")),
-        Series("waiting", "line second", count(stays, "queued")),
     ]
     flags = retraction_flags(part, rids)
     most = max((value for _, value in series[0].values), default=0)
+    left = f"; {len(flags)} is retracted and joins it again later" if len(flags) == 1 else ""
+    left = f"; requests are retracted {len(flags)} times" if len(flags) > 1 else left
     cut = first_of(MOST_LANES, len(every), "request")
     return Scene(
-        f"decode: at most {many(most, 'request')} in a step, {many(len(flags), 'retraction')}",
+        f"decode: at most {many(most, 'request')} in the running set{left}",
         about_run(trace, shown, cut, side_words(trace)),
         [
-            Part("How many", "dashed line: waiting", [Curve(series, part.end, "requests")]),
-            Part("Who", "where a request is, and what the device computes for it",
+            Part("Requests in the set", "", [Curve(series, part.end, "requests")]),
+            Part("Each request", "where it is, and what the device computes for it",
                  [Lanes(rows, part.end, flags=flags)]),
         ],
         LEGEND,

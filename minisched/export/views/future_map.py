@@ -56,7 +56,9 @@ def scene(trace: Trace) -> Scene:
         first_rows(MOST_SLOTS, cells),
     )  # fmt: skip
     resolved, lost = sum(len(stay.reads) for stay in stays), sum(len(stay.lost) for stay in stays)
-    when = f"{lost} of them of another request" if lost else "none of them overwritten before"
+    when = (
+        f"{lost} of them of another request" if lost else "each before its slot is stored to again"
+    )
     counts = f"slots allocated {len(stays)}, stored {sum(stay.sampled for stay in stays)}, "
     counts += f"resolved {resolved}, reused {sum(stay.reuses for stay in stays)}"
     counts += f", too early {lost}" * bool(lost)

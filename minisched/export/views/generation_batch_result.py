@@ -43,7 +43,7 @@ def scene(trace: Trace) -> Scene:
     if not copies:
         raise NothingToShow("the trace has no copy slice, so no token went to the host.")
     taken = {item.step: item.start for item in own.slices if item.name == "process"}
-    rows, lost, lay = list[LaneRow](), 0, 0
+    rows, late = list[LaneRow](), 0  # copies that the host waited for
     for step, items in steps.items():
         device = [item_of(item) for item in items if not is_host(item.lane)]
         host = [item_of(item) for item in items if is_host(item.lane)]
@@ -58,15 +58,16 @@ def scene(trace: Trace) -> Scene:
                                         ("host", host, "waited", waited)):  # fmt: skip
             tail = f"{what} {ms(time)} ms" if time else ""
             rows.append(LaneRow(name, spans, group=f"step {step}", group_note=mode, tail=tail))
-        lost, lay = lost + waited, lay + ready
+        late += waited > 0
     end = max(item.end for items in steps.values() for item in items)
-    note = "ready: tokens lie in the buffer; waited: the host does"
+    note = "ready: the tokens are in the buffer before the host reads them"
     parts = [Part("From step to host", note, [Lanes(rows, end)])]
     for mark in named(own, "host buffers")[:1]:
         parts.append(buffers(copies, taken, number(mark, "count"), end))
-    title = f"the host waits {ms(lost)} ms for copies, and copies {ms(lay)} ms for it"
+    title = f"The host waits for {late} of {many(len(copies), 'copy', 'copies')}"
+    title += "; the others are complete before it reads them" * (late < len(copies))
     about = about_run(trace, shown, side_words(trace))
-    return Scene(f"generation_batch_result: {title}", about, parts, LEGEND)
+    return Scene(title, about, parts, LEGEND)
 
 
 def item_of(item: Slice) -> LaneItem:

@@ -14,7 +14,7 @@ from ..units import ms
 from .marks import first_of, lacking, named, needed, number, numbers, short, word
 from .steps import opening
 
-MOST_STEPS, MOST_REQUESTS = 14, 6
+MOST_STEPS, MOST_REQUESTS = 6, 6
 LEGEND = {
     "promised": "its mask is built: it may be sampled",
     "stored": "sampled; the host does not know the token yet",
@@ -56,7 +56,7 @@ def scene(trace: Trace) -> Scene:
         if items:
             both.append(LaneRow(row.name.lower(), items))
     return Scene(
-        f"grammar_manager: {many(waited, 'step')} had to wait, and devices idled "
+        f"A mask needs the token before: {many(waited, 'step')} waited, and the device idled "
         f"{lost} ms",
         about_run(trace, shown, first_of(MOST_REQUESTS, len(lanes), "request"), side_words(trace)),
         [Part("Requests with a grammar", NOTE, [Lanes(requests, part.end)]),

@@ -11,7 +11,7 @@ from ..units import ms
 from .marks import first_of, needed, number, numbers, short, word, words
 from .steps import forwards_of
 
-MOST_ENTRIES, MOST_SEQUENCES, MOST_BOXES = 22, 4, 22  # boxes in a line
+MOST_ENTRIES, MOST_SEQUENCES, MOST_BOXES = 12, 4, 18  # boxes in a line
 PLACEHOLDER = -1
 LEGEND = {
     "promised": "-1: a placeholder, its token is on its way",
@@ -23,7 +23,9 @@ LEGEND = {
 def scene(trace: Trace) -> Scene:
     """Draw a line for each entry of the ledger; of a long list the newest tokens."""
     forwards_of(trace)
-    marks = needed(trace, "ledger", "no ledger was kept")
+    every_mark = needed(trace, "ledger", "no ledger was kept")
+    first = next((at for at, mark in enumerate(every_mark) if any(numbers(mark, "lengths"))), 0)
+    marks = every_mark[first:]  # from the first list that has a token
     ledgers = [lists_of(mark) for mark in marks[:MOST_ENTRIES]]
     every = list(dict.fromkeys(rid for lists in ledgers for rid in lists))
     rids = every[:MOST_SEQUENCES]
@@ -47,8 +49,8 @@ def scene(trace: Trace) -> Scene:
     cut = first_of(MOST_SEQUENCES, len(every), "sequence")
     note = "time runs down; in each list the newest token stands last"
     return Scene(
-        f"{trace.loop}: a ledger is at most {many(max(ahead, default=0), 'token')} ahead of its "
-        "request",
+        f"{trace.loop}: -1 stands for at most {many(max(ahead, default=0), 'token')} of a request "
+        "until it comes",
         about_run(trace, f"{shown} entries", cut),
         [Part("Ledger", note, [CellGrid(lines, columns, cells)])],
         LEGEND,

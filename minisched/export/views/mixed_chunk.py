@@ -35,8 +35,8 @@ def unified(trace: Trace) -> Scene:
     """Draw every step's tokens and the budget; running requests come first."""
     steps, limit = steps_of(opening(trace, MOST_STEPS)[0]), limit_of(trace)
     most = max(sum(share.tokens for share in step.parts) for step in steps)
-    of = f" of {limit} allowed" if limit else ""
-    return draw(trace, f"unified: at most {most}{of} tokens a step, for all requests together")
+    of = f" of an allowed {limit}" if limit else ""
+    return draw(trace, f"unified: prompts and decodes share one budget, at most {most}{of} tokens")
 
 
 def draw(trace: Trace, title: str) -> Scene:

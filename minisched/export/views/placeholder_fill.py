@@ -13,7 +13,6 @@ from ...checks.overlap import forwards
 from ...trace import Mark, Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import CellGrid, GridCell, LaneLink, Part, Scene, about_run
-from ..units import ms
 from .marks import first_of, lacking, needed, number, numbers, short_end, word
 from .steps import opening, steps_of
 
@@ -24,7 +23,7 @@ LEGEND = {
     "again": "a prompt, computed again: never filled",
     "stored": "decodes a token that the host knows",
     "decode": "decodes a token of the step before: filled from the row it is joined to",
-    "wasted": "filled, but its request had ended: the surplus row",
+    "wasted": "filled, but its request had ended: a wasted row",
     "arrow token": "the row that it is filled from",
 }
 SCATTERED = {
@@ -51,12 +50,12 @@ def scene(trace: Trace) -> Scene:
             for of, source in zip(shares, sources, strict=True)
         ]
         before = len(shares)
-        columns.append(f"{step}\n{ms(ran[step].start)}")
+        columns.append(f"step {step}")
     every = [row for rows in steps.values() for row in rows]
     filled, wasted = sum(row[2] != KNOWN for row in every), sum(row[1] == "wasted" for row in every)
-    title = (f"placeholder_fill: {filled} of {len(every)} rows filled from the step before, "
-             f"{wasted} surplus")  # fmt: skip
-    note = "a column is a step, with its start in ms; a<2: filled from row 2 of the step before"
+    title = (f"{filled} of {len(every)} rows take their token from the step before; "
+             f"{wasted} of them are wasted")  # fmt: skip
+    note = "a column is a step; a<2: filled from row 2 of the step before"
     cut = first_of(MOST_ROWS, max(map(len, steps.values())), "row")
     grid = Part("Rows of each step", note, [grid_of(steps, columns)])
     return Scene(title, about_run(trace, shown, cut), [grid], LEGEND)

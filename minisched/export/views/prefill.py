@@ -45,8 +45,11 @@ Round = list[Mark]  # one pass over the queue: its budget, then admissions and r
 def scene(trace: Trace) -> Scene:
     """Draw a line for each request offered; four columns of the remaining tokens."""
     rounds, step_of = rounds_of(trace), led_to(trace)
+    lacking = {lacked(mark) for one in rounds for mark in one if mark.name == "refuse"}
     scales = {  # the greatest value of each budget; 0: it has no limit
-        budget: max(0, *(number(one[0], budget) for one in rounds)) for budget in BUDGETS
+        budget: max(0, *(number(one[0], budget) for one in rounds))
+        for budget in BUDGETS
+        if budget != "rem_input" or budget in lacking  # it is seldom the one that is too small
     }
     rows = accumulate(map(len, rounds))
     some = [one for one, row in zip(rounds, rows, strict=True) if row <= MOST_ROWS] or rounds[:1]
@@ -56,7 +59,7 @@ def scene(trace: Trace) -> Scene:
         for mark in one:
             if mark.name == "refuse":
                 budget = lacked(mark)
-                column = [*BUDGETS].index(budget or "rem_total")
+                column = [*scales].index(budget or "rem_total")
                 cells[len(lines), column] = refusal(mark, has_numbers=bool(budget))
             else:
                 for column, (budget, scale) in enumerate(scales.items()):
@@ -66,7 +69,7 @@ def scene(trace: Trace) -> Scene:
             lines.append(line_of(mark, step_of(mark)))
     refused = [mark for one in some for mark in one if mark.name == "refuse"]
     columns = [f"{name}\n{f'of {scales[budget]}' if scales[budget] else 'no limit'}"
-               for budget, name in BUDGETS.items()]  # fmt: skip
+               for budget, name in BUDGETS.items() if budget in scales]  # fmt: skip
     return Scene(
         finding(refused),
         about_run(trace, first_of(len(some), len(rounds), "round") or many(len(rounds), "round")),
@@ -85,10 +88,10 @@ def lacked(mark: Mark) -> str:
 def finding(refused: Sequence[Mark]) -> str:
     """Write the budgets that stopped requests, and how often."""
     counts = Counter(BUDGETS.get(lacked(mark), "another limit") for mark in refused)
-    stops = [f"{name} {many(count, 'time')}" for name, count in counts.most_common()]
+    stops = [f"{name} {count}" for name, count in counts.most_common()]
     if not stops:
         return "prefill: no request is refused"
-    return f"prefill: requests lack a budget: {', '.join(stops)}"
+    return f"prefill: a budget is too small {many(len(refused), 'time')}: {', '.join(stops)}"
 
 
 def rounds_of(trace: Trace) -> list[Round]:

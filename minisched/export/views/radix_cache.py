@@ -59,11 +59,12 @@ def scene(trace: Trace) -> Scene:
     most = max((value for _, value in series[0].values), default=0)
     pages = sum(number(mark, "pages") for mark in named(own, "radix evict"))
     return Scene(
-        f"radix_cache: at most {many(most, 'page')} locked, {many(pages, 'page')} evicted",
+        f"The radix cache evicts {many(pages, 'page')}, and no locked one; "
+        f"at most {most} are locked",
         about_run(trace, many(len(changes), "change"), side_words(trace)),
         parts,
         LEGEND,
-        ["A lock holds the whole path to the root; who points at a node reads all its holders."],
+        ["A lock holds the whole path to the root."],
     )
 
 

@@ -64,11 +64,16 @@ def scene(trace: Trace) -> Scene:
     rows = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies[:MOST_TENANCIES]]
     columns = [*map(str, range(min(positions, MOST_POSITIONS)))]
     note = "in a cell: the step that wrote it; below it: the step that gathered it"
-    late = looks["lacking"]
-    sampled = many(looks["sample"] + looks["wasted"] + late, "token")
-    when = f"{late} of them over the next owner's prompt" if late else "none late"
+    late, count = looks["lacking"], looks["sample"] + looks["wasted"] + looks["lacking"]
+    on_device = sum(
+        cell.look == "sample" and cell.gathered_by > 0
+        for tenancy in tenancies
+        for cell in tenancy.cells.values()
+    )
+    when = f"; {late} came late, over the next owner's prompt" if late else ""
     return Scene(
-        f"token_pool: {sampled} sampled into rows, {when}",
+        f"The next step gathers {on_device} of {many(count, 'sampled token')} "
+        f"without the host{when}",
         about_run(trace, shown, first_of(MOST_POSITIONS, positions, "position"),
                   first_of(MOST_TENANCIES, len(tenancies), "owner")),
         [Part("Token pool, row by position", note, [CellGrid(rows, columns, cells)])],
