@@ -41,10 +41,10 @@ function make(tag, { dataset = {}, ...properties } = {}, ...children) {
   return element;
 }
 
-// -- What is true at a moment, and which moments there are --
+// -- The state at a moment, and the moments of a run --
 
-// What is where in a panel: a list of stays in the order of their places. The same list is given
-// again until something changes, so who has drawn it need not draw it again.
+// The stays of a panel at a time, in the order of their places. Until something changes this is the
+// same object, which needs no new drawing.
 function stateAt(panel, time) {
   const before = panel.state;
   if (before && before.since <= time && time < before.until) return before;
@@ -74,34 +74,13 @@ function lineAt(source, time) {
   return found && { line: found.line, isOver: found.end <= time && found.end > found.start };
 }
 
-// What each lane of a run did between two moments, in nanoseconds: how long it was busy and in
-// which phases, and of a device's lane how long it idled and why.
-function sumsOf(run, { start, end }) {
-  const inside = (item) => Math.min(item.end, end) - Math.max(item.start, start);
-  const add = (sums, name, time) => sums.set(name, (sums.get(name) || 0) + time);
-  const lanes = run.lanes.map(({ title, slices, bubbles }) => {
-    const phases = new Map(), idle = new Map();
-    let busy = 0;
-    for (let at = firstAfter(slices, start); at < slices.length && slices[at].start < end; at++) {
-      add(phases, slices[at].phase, inside(slices[at]));
-      if (slices[at].phase !== "wait") busy += inside(slices[at]);
-    }
-    for (let at = firstAfter(bubbles, start); at < bubbles.length && bubbles[at].start < end; at++) {
-      add(idle, bubbles[at].reason ? `waits for ${bubbles[at].reason}` : "bubble", inside(bubbles[at]));
-    }
-    return { title, busy, phases, idle };
-  });
-  const steps = run.order.filter(([, time]) => start <= time && time < end).length;
-  return { steps, lanes };
-}
-
 // What a lane does at a moment, if anything.
 function within(intervals, time) {
   const found = intervals[firstAfter(intervals, time)];
   return found && found.start <= time ? found : null;
 }
 
-// Every moment at which something begins, ends or changes in a run, in order.
+// The times at which something begins, ends or changes in a run, in order.
 function eventsOf(run) {
   if (!run.events) {
     const times = new Set([0, run.end, ...run.steps]);
@@ -121,14 +100,13 @@ function neighbour(times, time, direction, run) {
   return at >= 0 ? times[at] : 0;
 }
 
-// -- A link to a moment: #t=12.5&view=0-60&run=1&rid=a,b in milliseconds. #20-60 is a view alone --
+// -- A link to a moment: #t=12.5&view=0-60&run=1&rid=a,b in milliseconds --
 
-function addressOf({ time, view, run, chosen, span, shown }) {
+function addressOf({ time, view, run, chosen, shown }) {
   const between = ({ start, end }) => [start, end].map((at) => Number((at / 1e6).toFixed(6))).join("-");
   const parts = {
     t: time / 1e6,
     view: view && between(view),
-    span: span && between(span),
     runs: shown && String([...shown].sort((a, b) => a - b)) !== String(data.first) && [...shown].sort((a, b) => a - b).join(","),
     run: runs.length > 1 && String(run),
     rid: [...chosen].map(encodeURIComponent).join(","),
@@ -136,7 +114,7 @@ function addressOf({ time, view, run, chosen, span, shown }) {
   return "#" + Object.entries(parts).filter(([name, value]) => value || name === "t").map((pair) => pair.join("=")).join("&");
 }
 
-// What an address says of the page; what it does not say, or says wrongly, is left out.
+// The valid parts of an address.
 function fromAddress(hash) {
   const found = {};
   const parts = new Map(hash.slice(1).split("&").map((part) => part.split("=")));
@@ -144,8 +122,7 @@ function fromAddress(hash) {
     const [start, end] = (/^(-?[\d.]+)-([\d.]+)$/.exec(text) ?? []).slice(1).map((ms) => Number(ms) * 1e6);
     return start < end && Number.isFinite(end - start) ? { start, end } : undefined;
   };
-  found.view = between(parts.get("view") ?? hash.slice(1));
-  found.span = between(parts.get("span") ?? "");
+  found.view = between(parts.get("view") ?? "");
   found.shown = (parts.get("runs") ?? "").split(",").filter((at) => at && runs[at]).map(Number);
   const time = parts.has("t") ? Number(parts.get("t") || NaN) : NaN;
   if (Number.isFinite(time)) found.time = Math.round(time * 1e6);
@@ -159,7 +136,7 @@ function decoded(text) {
   try {
     return text.split(",").map(decodeURIComponent).filter((rid) => owners.has(rid));
   } catch {
-    return []; // a lonely per cent sign
+    return []; // not an encoded text
   }
 }
 

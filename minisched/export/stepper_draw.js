@@ -137,7 +137,6 @@ function drawRun(canvas, run, page) {
   drawMarks(pen, run, view, scale);
   drawEdges(pen, run, view, page, scale);
   if (page.hovered && page.hovered.run === run) outline(pen, run, page.hovered.slice, scale);
-  drawSpan(pen, run, scale);
   drawEnd(pen, run, scale, canvas.clientHeight);
   pen.restore();
 }
@@ -325,19 +324,6 @@ function drawMarks(pen, run, view, scale) {
     pen.lineTo(x + 4, 0);
     pen.fill();
   }
-}
-
-// What is selected, and how long it is.
-function drawSpan(pen, run, scale) {
-  const { span } = page;
-  if (!span) return;
-  const x = scale.x(span.start), width = Math.max(1, scale.x(span.end) - x);
-  pen.fillStyle = pen.strokeStyle = css("token");
-  pen.globalAlpha = 0.13;
-  pen.fillRect(x, 0, width, run.height);
-  pen.globalAlpha = 1;
-  pen.lineWidth = 1;
-  pen.strokeRect(x + 0.5, 0.5, width, run.height - 1);
 }
 
 // The whole run in one strip: where the devices compute. Drawn once, and again when it is resized.

@@ -7,11 +7,6 @@ function swatch(look, words, background = "") {
   return make("span", {}, make("i", { className: look, style: background && `background:${background}` }), words);
 }
 
-// A row of a table; each cell says its column too, for a screen too narrow for a table.
-function rowOf(tag, names, texts) {
-  return make("tr", {}, ...texts.map((text, at) => make(tag, { dataset: { name: names[at] } }, text)));
-}
-
 // -- Over time: a canvas for each run, and what occurs in them --
 
 function runFrame({ index, loop, about }) {
@@ -52,17 +47,17 @@ const PANELS = { // title, one line for a newcomer, and what the looks of its en
   }],
   ring: ["Future slots", "where the device keeps tokens that the host has not seen yet", {
     promised: "promised: its step has not sampled it yet",
-    stored: "stored: somebody will read it",
-    nobody: "not listed: empty, or stale (nobody reads it any more)",
+    stored: "stored: a later step reads it",
+    free: "not listed: empty, or stale (no step reads it any more)",
   }],
-  pages: ["KV map", "one cell a page, in the colour of who computed it", {
+  pages: ["KV map", "one cell a page, in the colour of the request that computed it", {
     admitted: "a request's own",
     protected: "cached, in use: its node is locked",
     evictable: "cached, evictable",
     wasted: "a zombie's",
-    nobody: "free",
+    free: "free",
   }],
-  rows: ["Request table", "which row is whose", { admitted: "a request's", wasted: "a zombie's" }],
+  rows: ["Request table", "the request of each row", { admitted: "a request's", wasted: "a zombie's" }],
   tree: ["Radix tree", "cached prefixes; a lock protects a node from eviction", {
     protected: "locked: requests use it", evictable: "may be evicted",
   }],
@@ -89,11 +84,11 @@ function frame(dataset, title, about, ...inside) {
 }
 
 function panelFrame({ name, side, stays }) {
-  const [title, about, meanings] = PANELS[name], seen = new Set(["nobody", ...stays.map(({ kind }) => kind)]);
+  const [title, about, meanings] = PANELS[name], seen = new Set(["free", ...stays.map(({ kind }) => kind)]);
   const looks = Object.entries(meanings).filter(([kind]) => seen.has(kind));
   const inside = [make("div", { className: "entries" })];
   if (name === "pages") inside.unshift(make("canvas", { role: "img", ariaLabel: "KV map" }));
-  if (looks.length > 1) inside.unshift(make("div", { className: "looks" }, ...looks.map((look) => swatch(...look))));
+  if (looks.length > 1) inside.unshift(make("div", { className: "looks" }, ...looks.map(([kind, words]) => swatch(`chip ${kind}`, words))));
   return frame({ panel: name, side }, title, about, ...inside);
 }
 

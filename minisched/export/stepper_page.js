@@ -20,7 +20,6 @@ const page = {
   hovered: null, // {run, slice}
   shown: new Set(data.first), // the runs that are not put away
   folded: new Set(), // titles of lanes
-  span: null, // {start, end}: the stretch whose sums are told, in the active run's time
 };
 const runsShown = () => runs.filter(({ index }) => page.shown.has(index));
 
@@ -43,7 +42,6 @@ function paint() {
   if (stale.lanes) {
     for (const run of runsShown()) drawRun(canvases[run.index], run, page);
     drawAxis(axis, page.view);
-    tellSpan();
   }
   drawCursor();
   moments.forEach((frame, at) => { if (shown.has(at)) drawMoment(frame, runs[at], stale.panels); });
@@ -174,39 +172,6 @@ function foldMost() {
   fold(page.folded.size ? [] : others.map(({ title }) => title));
 }
 
-// -- A stretch of time: what everybody did in it --
-
-const spanBox = document.getElementById("span");
-
-function select(start, end) {
-  const inside = (time) => Math.round(Math.min(Math.max(time, 0), longest));
-  const [from, to] = [inside(Math.min(start, end)), inside(Math.max(start, end))];
-  page.span = from < to ? { start: from, end: to } : null;
-  redraw("lanes");
-}
-
-// From the cursor to where the stretch ends, or from where it begins to the cursor.
-const selectFrom = () => select(page.time, page.span && page.span.end > page.time ? page.span.end : page.view.end);
-const selectTo = () => select(page.span && page.span.start < page.time ? page.span.start : page.view.start, page.time);
-
-function tellSpan() {
-  spanBox.hidden = !page.span;
-  if (!page.span) return;
-  const { start, end } = page.span, length = end - start;
-  const part = (time) => `${ms(time)} ms (${((100 * time) / length).toFixed(0)} %)`;
-  const list = (sums) => [...sums].filter(([, time]) => time).map(([name, time]) => `${name} ${ms(time)}`).join(", ");
-  const rows = runsShown().flatMap((run) => {
-    const { steps, lanes } = sumsOf(run, page.span);
-    return lanes.map(({ title, busy, phases, idle }, at) => [
-      at ? "" : `${run.loop}: ${steps} step${steps === 1 ? "" : "s"} begun`, title, part(busy), list(phases), list(idle) || "–",
-    ]);
-  });
-  spanBox.querySelector("h3 b").textContent = `${ms(start)} to ${ms(end)} ms: ${ms(length)} ms`;
-  const [head, body] = [spanBox.querySelector("thead"), spanBox.querySelector("tbody")];
-  const names = [...head.querySelectorAll("th")].map((cell) => cell.textContent);
-  body.replaceChildren(...rows.map((texts) => rowOf("td", names, texts)));
-}
-
 // -- Time goes by: at so many steps a second, of the run whose steps they are --
 
 const speed = document.getElementById("speed");
@@ -322,15 +287,13 @@ function listen(canvas, onClick, isAxis = false) {
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     canvas.setPointerCapture(event.pointerId);
-    const isSpan = event.shiftKey && event.offsetX >= LEFT, isTime = !isSpan && isNear(event);
-    canvas.drag = { x: event.offsetX, last: event.offsetX, isSpan, isTime, isFar: false };
+    canvas.drag = { x: event.offsetX, last: event.offsetX, isTime: isNear(event), isFar: false };
   });
   canvas.addEventListener("pointermove", (event) => {
     const { drag } = canvas;
     canvas.classList.toggle("grips", isNear(event) || Boolean(drag?.isTime));
     if (!drag || !(drag.isFar ||= Math.abs(event.offsetX - drag.x) > 3)) return;
-    if (drag.isSpan) select(timeAt(canvas, drag.x), timeAt(canvas, event.offsetX));
-    else if (drag.isTime) takeOver(timeAt(canvas, event.offsetX));
+    if (drag.isTime) takeOver(timeAt(canvas, event.offsetX));
     else pan((drag.last - event.offsetX) / (canvas.clientWidth - LEFT));
     drag.last = event.offsetX;
   });
@@ -438,10 +401,7 @@ const actions = {
   right: () => pan(0.4),
   all: () => show(0, longest),
   few: () => { show(...few); if (!isSeen(page.time)) goTo(data.now); },
-  clear: () => { select(0, 0); choose([]); },
-  "span-from": selectFrom,
-  "span-to": selectTo,
-  "no-span": () => select(0, 0),
+  clear: () => choose([]),
   fold: foldMost,
   "all-runs": () => showRuns([]),
   keys: () => dialog.showModal(),
@@ -453,7 +413,7 @@ const actions = {
 const keys = {
   " ": "play", ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", "+": "in",
   "=": "in", "-": "out", "0": "all", "1": "few", ",": "left", ".": "right", Escape: "clear", "?": "keys",
-  Enter: "pick", "[": "span-from", "]": "span-to", f: "fold",
+  Enter: "pick", f: "fold",
 };
 
 document.addEventListener("click", (event) => {
@@ -478,7 +438,6 @@ function follow(hash) {
   const found = fromAddress(hash);
   if (found.shown.length) showRuns(found.shown);
   if (found.run !== undefined) activate(found.run);
-  if (found.span) select(found.span.start, found.span.end);
   if (found.chosen) choose(found.chosen);
   if (found.view) show(found.view.start, found.view.end);
   if (found.time !== undefined) goTo(found.time);

@@ -1,26 +1,19 @@
 // Draws the state at the cursor: lists, KV map, source, and a request's life.
 "use strict";
 
-// -- Panels that list things: who waits, who runs, the future slots, the rows, the tree --
+// -- Panels that list entries: the queue, the running set, future slots, rows, the tree --
 
 const MOST_ENTRIES = 240; // a longer list says how many more there are
 
 function drawEntries(frame, panel, state) {
   const list = frame.querySelector(".entries");
   const isTree = panel.name === "tree";
-  const shown = mostOf(state.stays);
-  reuse(list, shown, isTree ? makeNode : makeChip);
-  const more = state.stays.length - shown.length;
-  list.dataset.more = more ? `and ${more} more` : "";
-  list.classList.toggle("empty", !state.stays.length);
+  const live = state.stays.filter(({ kind }) => kind !== "stale"); // no step reads a stale token
+  reuse(list, live.slice(0, MOST_ENTRIES), isTree ? makeNode : makeChip);
+  const more = live.length - MOST_ENTRIES;
+  list.dataset.more = more > 0 ? `and ${more} more` : "";
+  list.classList.toggle("empty", !live.length);
   frame.querySelector(".count").textContent = countOf(panel, state);
-}
-
-// Of a list that is too long the stale entries go first.
-function mostOf(stays) {
-  if (stays.length <= MOST_ENTRIES) return stays;
-  const live = stays.filter(({ kind }) => kind !== "stale");
-  return (live.length ? live : stays).slice(0, MOST_ENTRIES);
 }
 
 // Elements stay with their places, so that the keyboard's focus does too.
@@ -68,7 +61,7 @@ function countOf(panel, state) {
   return [...kinds].map(([kind, count]) => `${count} ${words[kind] || kind}`).join(", ") || "0";
 }
 
-// Who is chosen stands out. A node is held by whoever holds one below it.
+// Chosen requests stand out. A request that holds a node holds its parents, too.
 function markChosen(frame, state, chosen) {
   const held = new Set();
   const parents = new Map(state.stays.map((stay) => [stay.place, stay.parent]));
@@ -141,7 +134,7 @@ function paintCell(pen, grid, cell, fill) {
   pen.fillRect(x, y, side, side);
 }
 
-// The map with nobody in it: whole rows, then lines between the cells.
+// The map of an empty pool: whole rows, then lines between the cells.
 function paintFree(pen, grid, count) {
   const { size, columns } = grid, whole = Math.floor(count / columns) * size;
   pen.fillStyle = css("lane");
@@ -257,8 +250,7 @@ function lifeOf(run, rid) {
   return [...told, ...steps].sort((one, other) => one.time - other.time);
 }
 
-// The keyboard's way to the slices: whoever is in one at the cursor, in the active run. Pressed
-// again it goes on to the next lane's.
+// Choose the requests of the slice at the cursor, in the active run; once more: of the next lane.
 function pickSlice() {
   const run = runs[page.run], chosen = [...page.chosen].join(" ");
   const slices = run.lanes.map((lane) => within(lane.slices, page.time)).filter(Boolean);

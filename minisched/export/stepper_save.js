@@ -41,7 +41,6 @@ class SvgPen {
     this.open += 1;
   }
   beginPath() { this.d = ""; }
-  closePath() { this.d += "z"; }
   moveTo(x, y) { this.d += `M${x.toFixed(1)} ${(y + this.top).toFixed(1)}`; }
   lineTo(x, y) { this.d += `L${x.toFixed(1)} ${(y + this.top).toFixed(1)}`; }
   bezierCurveTo(...at) { this.d += `C${at.map((one, index) => (index % 2 ? one + this.top : one).toFixed(1)).join(" ")}`; }
