@@ -54,8 +54,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.looks import LIGHT
-from minisched.export.puml_style import NEW, OLD
-from minisched.export.scene_puml import UNITS
+from minisched.export.scene_puml import NEW, OLD, UNITS
 from minisched.export.scene_text import COLUMNS
 from minisched.export.svg_page import char_width
 from minisched.export.views import FORMS, NothingToShow

@@ -24,7 +24,6 @@ from .by_step import by_step
 from .chinese import translated
 from .one_token import one_token
 from .pictures import compare, stages, waits
-from .pictures.stories import STORIES
 from .poster import poster
 from .render_puml import RenderError, find_node, in_dark_too, render
 from .scene import Scene
@@ -81,7 +80,6 @@ def with_chinese(name: str) -> str:
 FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"traces/{name}_phone.svg": partial(on_a_phone, name) for name in SMALL},
     **{f"traces/{name}_zh.svg": partial(with_chinese, name) for name in SMALL},
-    **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
     "diagrams/compare.svg": lambda: to_svg(by_step(pair()), SLIDE),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
     "diagrams/compare_zh_phone.svg": lambda: to_svg(translated(by_step(pair(), 1)), PHONE),

@@ -8,14 +8,20 @@ with the names of the lanes.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .looks import LIGHT, SIGNS, flat
-from .puml_style import HEAD, NEW, OLD, arrow_colour, creole, ink
+from ..core.text import printable
+from .looks import ARROWS, DARK_TEXT, LIGHT, SIGNS, flat, look
 from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene, axis_of
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, tick_step
 
+# The first line of a diagram, in PlantUML's comments.
+OLD = "' Renders with PlantUML 1.2020.2 (Debian 12) or newer."
+NEW = "' Needs PlantUML 1.2025.0 or newer; the one of Debian 12 (1.2020.2) is too old."
+HEAD = "#E4E7EB"  # the background of a part's heading
+MARKUP = re.compile(r'["\\~<>\n]|([*/_-])\1+')
 NOTHING = "{-}"  # the state of an idle lane
 FAINT = "B0"  # the opacity of an arrow along its own lane, over the words there
 WIDTH = 860  # pixels
@@ -185,3 +191,20 @@ def _cell(grid: CellGrid, row: int, column: int) -> str:
         return " "
     words = " ".join(filter(None, (cell.text, cell.below))) or " "
     return f"<{flat(cell.kind)}> {ink(cell.kind, creole(words))} "
+
+
+def creole(text: str) -> str:
+    """Return text with PlantUML's markup and ends of strings escaped."""
+    written = printable(text)
+    return MARKUP.sub(lambda found: "".join(f"<U+{ord(c):04X}>" for c in found[0]), written)
+
+
+def ink(kind: str, words: str) -> str:
+    """Return text in a look's colour, unless that is ink; ``words`` are already escaped."""
+    is_light = look(kind).text != DARK_TEXT
+    return f"<color:{look(kind).text}>{words}</color>" if is_light else words
+
+
+def arrow_colour(kind: str) -> str:
+    """Return the colour of an edge."""
+    return LIGHT[kind if kind in ARROWS else "ink"]

@@ -1,9 +1,10 @@
-"""PlantUML: a story's events, a request's boxes, and the pinned renderer with its messages."""
+"""PlantUML: the figures' phases, a request's boxes, and the pinned renderer with its messages."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,40 +13,57 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.export import render_puml
-from minisched.export.looks import SHARES
+from minisched.export.layout import View, make_view, shown, view_of_steps
+from minisched.export.looks import PHASES, SHARES, flat
 from minisched.export.pictures.stages import row_of, works
 from minisched.export.render_puml import ADVICE, RenderError, render
-from minisched.export.story import events
+from minisched.export.units import ms
 from minisched.export.views import draw
 from minisched.export.views.steps import requests_in
-from minisched.recipes import RECIPES, run_of
+from minisched.recipes import RECIPES, recipe, run_of, trace_of
 from minisched.topics import TOPICS
 
-# -- stories ---------------------------------------------------------------------------------------
+ROOT = Path(__file__).resolve().parents[2]
+
+# -- figures of the published sources --------------------------------------------------------------
+
+NOTE = re.compile(r"^(?:& )?rnote over \w+ (#\w{6}) : (.*)\\n(?:<color:#\w+>)?([\d.]+) ms", re.M)
+PHASE_OF = {flat(phase): phase for phase in PHASES}  # by the colour of its note
 
 
-@pytest.mark.parametrize(
-    ("loop", "depth"),
-    {"serial": 1, "overlap": 2, "vllm_async": 2, "mindie_single": 2, "overlap_thread": 0}.items(),
-)
-def test_every_slice_is_an_event_and_the_queue_is_what_is_launched_and_not_taken(
-    loop: str, depth: int
-) -> None:
-    trace = run_of(loop)
-    told = events(trace, 0, trace.end + 1)
-    assert all(before.start <= after.start for before, after in pairwise(told))
-    begun = Counter((e.lane, e.name, e.start) for e in told if e.end > e.start)
-    assert begun == Counter((s.lane, s.name, s.start) for s in trace.slices if s.duration)
-    lanes = {item.id: item.lane for item in trace.slices}
-    relayed = sum(e.kind == "token" and lanes[e.dst] == "forward" for e in trace.edges)
-    assert sum(event.name == "relay" for event in told) == relayed
-    queues = [str(event.fields["queue"]).replace("empty", "").split() for event in told]
-    assert not depth or max(map(len, queues)) == depth
-    steps = {item.step for item in trace.slices if item.name == "forward"}
-    for name in ("put", "take"):
-        assert {event.fields["step"] for event in told if event.name == name} == steps
-    for queue in queues:  # oldest first, none missing
-        assert all(int(after) == int(before) + 1 for before, after in pairwise(queue))
+def figures() -> Iterator[tuple[str, View, int]]:
+    """Yield the name of each figure, the time of a run that it shows, and its step N (0: none)."""
+    for name, loop in {
+        "sglang_cpu_gpu_overlap_event_loop": "overlap",
+        "sglang_futuremap_overlap": "future_map",
+        "mindie_async_plugin_manager_pipeline": "mindie_plugin",
+    }.items():
+        view = shown(trace_of(loop) if loop in ("overlap", "future_map") else run_of(loop), 1)
+        yield name, view, view.first_step
+    trace = run_of("vllm_async")
+    turns = [item.start for item in trace.on("host") if item.name == "schedule"]
+    yield "vllm_cpu_gpu_overlap_batch_queue", make_view(trace, 0, turns[2]), 1
+    view = view_of_steps(recipe("mindie_dual", "s: 0-11 -> 4").run(), 1, 2)
+    yield "mindie_scheduler_placeholder_async", view, 0
+
+
+@pytest.mark.parametrize(("name", "view", "base"), figures())
+def test_a_figure_has_the_phases_of_its_run_in_order(name: str, view: View, base: int) -> None:
+    text = (ROOT / "diagrams" / f"{name}.puml").read_text("utf-8")
+    notes = [(PHASE_OF[colour], words, time) for colour, words, time in NOTE.findall(text)]
+    assert len(notes) == len(re.findall(r"\d ms(?:</color>)?$", text, re.M)) >= 5
+    ran = [
+        item for item in sorted(view.slices, key=lambda item: item.start)
+        if item.duration and view.start <= item.start < view.end
+        and item.name in {phase for phase, *_ in notes}
+    ]  # fmt: skip
+    assert [(phase, time) for phase, _, time in notes] == [(it.name, ms(it.duration)) for it in ran]
+    for (phase, words, _), item in zip(notes, ran, strict=True):
+        told = re.findall(r"\bN(?:[+-]\d+)?" if base else r"\d+", words)
+        step = f"N{item.step - base:+d}".replace("N+0", "N") if base else str(item.step)
+        assert not told or told[-1] == step, f"{name}: {phase} {words}"
+    whole = f"N is {base}, {ms(view.duration)} ms" if base else f"{ms(view.duration)} ms"
+    assert whole in text or name.startswith("vllm"), whole
 
 
 # -- requests --------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from minisched.checks.overlap import forwards
 from minisched.devices.cost import CostModel
 from minisched.engine.engine import Engine
 from minisched.export.looks import flat, glyph
-from minisched.export.puml_style import creole
 from minisched.export.scene import Curve, LaneRow, Lanes, Scene, axis_of
+from minisched.export.scene_puml import creole
 from minisched.export.state import Stay, panels_of, up_to
 from minisched.export.units import ms
 from minisched.export.views import draw as draw_view

@@ -21,8 +21,8 @@ import pytest
 from minisched.cli.diagrams import diagrams as command
 from minisched.export import golden, render_puml
 from minisched.export.golden import SCENES, makers
-from minisched.export.puml_style import LINK_STYLE, NEW, OLD
 from minisched.export.render_puml import DRIVER
+from minisched.export.scene_puml import NEW, OLD
 from minisched.loops.design import LOOPS
 from minisched.memory import PageCache
 from minisched.museum.picture import museum_makers
@@ -37,7 +37,11 @@ PICTURES = {path.stem: path.read_text("utf-8") for path in sorted(DIAGRAMS.glob(
 BY_HAND = {"class_structure", "decode", "future_map", "generation_batch_result",
            "grammar_manager", "lazy_chain", "mixed_chunk", "page_allocator", "prefill",
            "radix_cache", "request_states", "retraction", "schedule_policy",
-           "unified", "way_of_a_batch"}  # fmt: skip
+           "unified", "way_of_a_batch",  # the rest are compared with runs in test_puml.py
+           "sglang_cpu_gpu_overlap_event_loop", "sglang_futuremap_overlap",
+           "vllm_cpu_gpu_overlap_batch_queue", "mindie_async_plugin_manager_pipeline",
+           "mindie_scheduler_placeholder_async"}  # fmt: skip
+LINK_STYLE = ("skinparam hyperlinkColor #0B57A4", "skinparam hyperlinkUnderline false")
 MADE = [*makers(), *museum_makers()]
 GROUPS = 8
 
