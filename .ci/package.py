@@ -39,9 +39,10 @@ class Lessons(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Name each lesson, and its place below ``sys.prefix``."""
         lessons = Path(self.root) / "lessons"
-        for path in (*lessons.glob("*.py"), *lessons.glob("*.md"), *lessons.glob("zh/*.py")):
-            name = path.relative_to(lessons).as_posix()
-            build_data["shared_data"][str(path)] = f"share/minisched/lessons/{name}"
+        for pattern in ("*.py", "*.md", "zh/*.py", "template/*"):
+            for path in lessons.glob(pattern):
+                name = path.relative_to(lessons).as_posix()
+                build_data["shared_data"][str(path)] = f"share/minisched/lessons/{name}"
 
 
 def address(root: Path) -> str:

@@ -50,6 +50,9 @@ def learn(
     slides: bool = setting(False, "Write the lesson as slides, NAME_slides.html."),
     answers: bool = setting(False, "Write the solutions of all exercises, answers.py."),
     no_answers: bool = setting(False, "Copy the lesson without its solutions."),
+    template: bool = setting(
+        False, "Write a repository for one person, with a workflow that grades."
+    ),
     json: bool = JSON,
 ) -> int:
     """Show which lessons are done, and open the next one in JupyterLab.
@@ -100,7 +103,21 @@ def learn(
     if no_answers:
         lesson = without_solutions(source.read_text(encoding="utf-8"))
         return written(folder / source.name, lesson)
+    if template:
+        return write_template(sources, folder)
     return 0 if no_open else open_lesson(source, chosen["extras"], folder)
+
+
+def write_template(sources: list[Path], folder: Path) -> int:
+    """Write a repository for one person of a group: lessons without solutions, and the grader."""
+    given = sources[0].parent / "template"
+    texts = {source.name: without_solutions(source.read_text("utf-8")) for source in sources}
+    texts["README.md"] = (given / "README.md").read_text("utf-8")
+    texts[".github/workflows/grade.yml"] = (given / "grade.yml").read_text("utf-8")
+    for name, text in texts.items():
+        write_whole(folder / name, text, with_folders=True)
+    say(f"{folder} is a repository for one person: {len(sources)} lessons, and the grader.")
+    return 0
 
 
 def written(path: Path, text: str) -> int:
@@ -215,11 +232,16 @@ def about(path: Path, kept: Any) -> dict[str, Any]:
 
 
 def open_lesson(source: Path, extras: list[str], folder: Path) -> int:
-    """Open a copy of a lesson, as a notebook if possible; an existing copy is kept."""
+    """Open a copy of a lesson, as a notebook if possible; an existing copy is kept.
+
+    The copy is of the folder's own file of the lesson, if there is one: it may lack the solutions.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     has_jupytext = find_spec("jupytext") is not None
     suffix = "_zh" if source.parent.name == "zh" else ""
     path = folder / f"{source.stem}{suffix}.{'ipynb' if has_jupytext else 'py'}"
+    own = folder / f"{source.stem}{suffix}.py"
+    source = own if own.exists() else source
     if not path.exists() and has_jupytext:
         jupytext = import_module("jupytext")
         jupytext.write(jupytext.read(source), path)

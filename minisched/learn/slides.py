@@ -158,6 +158,7 @@ section { box-sizing: border-box; min-height: 100vh; padding: 4vh 6vw; scroll-sn
 h1 { margin: 0 0 .5em; font-size: 1.5em; }
 section:first-child h1 { font-size: 2.4em; margin-top: 12vh; }
 img, svg { max-width: 100%; max-height: 60vh; width: auto; }
+iframe { max-height: 60vh; }
 pre, table { font-size: .7em; overflow: auto; }
 td, th { padding: .15em .8em; text-align: left; border-bottom: 1px solid #8884; }
 @media print { section { min-height: 0; } }

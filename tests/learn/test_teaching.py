@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from minisched.learn.exercise import exercises
 from minisched.learn.keep import keep, parts
@@ -80,6 +81,25 @@ def test_a_lesson_is_copied_without_solutions_and_as_slides(cli: Any, tmp_path: 
     assert "<details>" not in (tmp_path / "00_from_nothing.py").read_text(encoding="utf-8")
     assert cli(f"learn 0 --slides --folder {tmp_path}")[0] == 0
     assert "<section>" in (tmp_path / "00_from_nothing_slides.html").read_text(encoding="utf-8")
+
+
+def test_a_template_repository_has_the_lessons_and_grades_what_is_kept(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli(f"learn --template --folder {tmp_path}")[0] == 0
+    copies = sorted(tmp_path.glob("*_*.py"))
+    assert [path.name for path in copies] == [path.name for path in LESSONS]
+    assert not any("<details>" in path.read_text(encoding="utf-8") for path in copies)
+    workflow = yaml.safe_load((tmp_path / ".github/workflows/grade.yml").read_text("utf-8"))
+    runs = [step["run"] for step in workflow["jobs"]["grade"]["steps"] if "run" in step]
+    (grade,) = (run for run in runs if run.startswith("minisched "))
+    one = exercises()["input_ids"]
+    assert "Kept in" in keep(one, one.lines(one.solution), tmp_path / "mine.py")
+    monkeypatch.chdir(tmp_path)
+    assert cli(grade.removeprefix("minisched "))[0] == 0 and (tmp_path / "report.html").exists()
+    monkeypatch.setattr("minisched.cli.learn.find_spec", lambda name: name == "jupytext" or None)
+    assert cli("learn 0 --folder .")[0] == 0
+    assert "<details>" not in (tmp_path / "00_from_nothing.ipynb").read_text(encoding="utf-8")
 
 
 def test_the_report_checks_every_answer_again(cli: Any, tmp_path: Path) -> None:
