@@ -5,6 +5,7 @@ Both runs have the same requests and one time axis. The contested memory is a la
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,9 +15,9 @@ from ..checks.judge import Verdict
 from ..checks.races import VERBS
 from ..export.contested import Contested, cell_row
 from ..export.layout import View, make_view
-from ..export.offence import LEGEND, in_red, told
+from ..export.offence import LEGEND, in_red, quieted, told
 from ..export.runs import lanes_of, wrong_tokens
-from ..export.scene import Lanes, Part, Scene
+from ..export.scene import LaneItem, LaneRow, Lanes, Part, Scene
 from ..export.scene_svg import to_svg
 from ..export.svg_style import PHONE
 from ..export.units import MILLISECOND, ms
@@ -27,6 +28,7 @@ from .exhibit import Exhibit, exhibits
 
 OF_THE_README = "pinned_buffer_rewritten"
 LONGEST = 64 * MILLISECOND  # the longest run that is readable at this width
+ORDERS = re.compile(r"^step (\d+) runs (.*) on rank 0, and (.*) on rank 1$")
 AFTER = 1.12  # of the time shown: the end of the axis, with room for what a run leaves behind
 
 
@@ -54,7 +56,9 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     longest = round(
         (1 if is_cut or not offence.cell else AFTER) * max(view.duration, other.duration)
     )
-    lanes = in_red(view, offence, longest)
+    lanes, orders = in_red(view, offence, longest), ORDERS.search(offence_sentence(exhibit, bug))
+    if orders:
+        lanes = replace(lanes, rows=[*ranks_of(view, *orders.groups()), *lanes.rows])
     if bug.trace.end < min(end, healthy.trace.end):
         lanes = replace(lanes, rows=[replace(lanes.rows[0], tail="the run ends"), *lanes.rows[1:]])
     parts = [Part("with the bug", what_ran(exhibit, view), [lanes])]
@@ -70,9 +74,31 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     elif differs := rows_that_differ(bug.trace, healthy.trace):
         notes += [f"{same}, at the same times. The difference:", *differs]
     else:
-        parts.append(Part(same, what_ran(exhibit, other), [lanes_of(other, longest)]))
+        right = lanes_of(other, longest)
+        rows = [replace(row, spans=quieted(row.spans, set())) for row in right.rows]
+        if orders:
+            step, first, _ = orders.groups()
+            rows = [*ranks_of(other, step, first, first), *rows]
+        parts.append(Part(same, what_ran(exhibit, other), [replace(right, rows=rows, links=())]))
     about = f'It breaks the law "{exhibit.law}": {offence.sentence}'
     return Scene(exhibit.title, about, parts, LEGEND, notes)
+
+
+def offence_sentence(exhibit: Exhibit, bug: Verdict) -> str:
+    """Return the sentence of the law that a bug breaks; empty if it breaks none."""
+    finding = bug.broke(exhibit.law)
+    return finding.sentence if finding else ""
+
+
+def ranks_of(view: View, step: str, *orders: str) -> list[LaneRow]:
+    """Return a lane for each rank of a step, with the order of its requests."""
+    (ran,) = (item for item in view.slices if (item.name, item.step) == ("forward", int(step)))
+    ends = view.clip(ran.start, ran.end)
+    kinds = [f"owner {[*orders].index(order)}" for order in orders]
+    return [
+        LaneRow(f"Step {step}, rank {rank}", [LaneItem(kind, *ends, order)])
+        for rank, (kind, order) in enumerate(zip(kinds, orders, strict=True))
+    ]
 
 
 def stretch(verdict: Verdict, start: int, latest: int) -> View:
