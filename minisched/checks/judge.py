@@ -28,6 +28,7 @@ from ..models.registry import hash_class
 from ..scheduler import SchedulerStuck
 from ..trace import Trace
 from .case import FAILURES, Case, Failure, Workload, fresh
+from .exact import find_inexact
 from .figures import Figures
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
@@ -44,8 +45,9 @@ from .positions import Cached, Positions, enters_planned, find_unwritten
 from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
+from .remains import find_remains
 from .step_fault import POSTPROCESS, BadLuck, StepFault
-from .turns import LoopTurns
+from .turns import LoopTurns, is_published
 from .waste import Waste, overrun_of
 
 # -- The violations of one run ---------------------------------------------------------------------
@@ -113,6 +115,7 @@ class Witnesses:
         self.device.built_by_host |= case.built_by_host
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
+        self.num_tokens = dict[tuple[str, int], int]()  # by side of ``pd`` and step
         self.positions = list[Positions]()  # of each scheduler
         self.cached = list[Cached]()  # of each scheduler
         self.waste = list[Waste]()  # of each scheduler
@@ -151,6 +154,7 @@ class Witnesses:
         """Attach the observers and the injected faults to an engine before it starts."""
         config, positions = engine.scheduler.config, Positions()
         waste = Waste(engine, overrun_of(self.case.loop, self.case.options))
+        side = getattr(engine.device.recorder, "side", "")
         self.positions.append(positions)
         self.waste.append(waste)
         self.cached.append(Cached(engine))
@@ -161,6 +165,7 @@ class Witnesses:
             self.over_budget += over_budget(config, batch)
             positions.look(batch)
             waste.look(batch)
+            self.num_tokens[side, batch.step] = batch.num_tokens
 
         engine.scheduler.on_commit = committed
         self.touched.watch(engine)
@@ -219,6 +224,9 @@ class Witnesses:
         for waste in self.waste:
             yield "waste", waste.found
         yield "time", find_out_of_time(trace)
+        is_plain = is_published(self.case.loop) and not self.workload.struck
+        if self.device.name == "sim" and is_plain:
+            yield "time", find_inexact(trace, self.case, self.num_tokens)
         if is_over:
             yield "crash", find_bad_steps(trace) if not self.workload.struck else ()
             yield "ownership", find_unwritten_reads(trace)
@@ -234,6 +242,7 @@ class Witnesses:
         yield "leak", (f"the thread {name} is still alive" for name in threads)
         for engine in self.engines:
             yield "leak", find_held(engine)
+            yield "leak", find_remains(engine, self.workload.requests)
             yield "time", find_negative(engine.metrics.ended)
 
     def failed_steps(self) -> Iterator[str]:

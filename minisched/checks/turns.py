@@ -38,6 +38,12 @@ def most_in_flight(loop: str, options: Mapping[str, Any]) -> int:
     return int(options.get("num_steps", find_loop(loop, options).in_flight))
 
 
+def is_published(loop: str) -> bool:
+    """Return whether a loop is one of this package, by its name."""
+    design = LOOPS[loop]
+    return design.source is None and design.run.__module__.startswith("minisched.loops.")
+
+
 class LoopTurns:
     """Observes the phases of one engine; ``found`` has the first violation of each kind."""
 
@@ -55,8 +61,7 @@ class LoopTurns:
         self.masked: Step | None = None  # the last step with a built mask
         self.launches_samples = False
         self.listen_to_decisions()
-        design = LOOPS[loop]
-        if design.source is None and design.run.__module__.startswith("minisched.loops."):
+        if is_published(loop):
             self.listen_to_waits()
 
     def end(self, engine: Engine) -> None:

@@ -112,14 +112,16 @@ def source_of(function: Any) -> str:
 
 
 def compiled(change: PatchedFunction) -> Any:
-    """Compile a function with the bug; it may use ``super()`` if the healthy one does."""
+    """Compile a function with the bug; it may use ``super()`` if the healthy one does.
+
+    It is compiled in a class, so its name in its body is the global one, not itself.
+    """
     function = change.function
-    body = textwrap.indent(change.bug, " ")
-    outer = f"def make(__class__):\n{body}\n return {function.__code__.co_name}\n"
+    outer = "class Scope:\n" + textwrap.indent(change.bug, " ")
     scope: dict[str, Any] = {}
     flags = __future__.annotations.compiler_flag
     exec(compile(outer, function.__code__.co_filename, "exec", flags), function.__globals__, scope)
-    made = scope["make"](object)
+    made = vars(scope["Scope"])[function.__code__.co_name]
     line, name = first_line(function.__code__), function.__qualname__
     made.__code__ = made.__code__.replace(co_firstlineno=line, co_qualname=name)
     return made

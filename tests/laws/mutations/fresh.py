@@ -175,7 +175,9 @@ def measure(found: Sequence[Candidate], at: Sequence[Place], jobs: int) -> Enter
     for _part, entered in in_children(
         [range(job, len(at), jobs) for job in range(jobs)], run, jobs
     ):
-        for number, hits in entered or ():
+        if entered is None:
+            raise RuntimeError("a process that measured the cases has failed; see above")
+        for number, hits in entered:
             bit = 1 << number
             for key, hit in zip(keys, hits, strict=True):
                 if hit:
