@@ -45,6 +45,7 @@ from .positions import Cached, Positions, enters_planned, find_unwritten
 from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
+from .refusals import find_accepted
 from .remains import find_remains
 from .step_fault import POSTPROCESS, BadLuck, StepFault
 from .turns import LoopTurns, is_published
@@ -206,6 +207,8 @@ class Witnesses:
             for figures in self.figures if self.device.clock == "virtual" else ():
                 yield "client", figures.find(clients.heard)
             yield "crash", self.failed_steps()
+            config = self.engines[0].scheduler.config
+            yield "crash", find_accepted(self.case, config.run_ahead)
             yield "logprobs", find_unlike(told, self.workload.vocab_size, tolerance)
             yield "leak", find_leaks(trace)
             yield "ends", find_bad_ends(trace)

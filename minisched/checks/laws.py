@@ -92,7 +92,7 @@ LAWS = {
     "ownership": Law("no page or row is handed out while it is in use", has_memory, MEMORY),
     "positions": Law("each position is computed once, in order; the cache gets all written pages",
         has_memory, MEMORY),
-    "crash": Law("no error stops a loop, or fails a step"),
+    "crash": Law("no error stops a loop or a step; what can't work is refused"),
     "race": Law("accesses of lanes that conflict are ordered, and freed memory is not touched",
         has_shared_memory, "no accesses are recorded that could race"),
     "touches": Law("an op touches the memory that it declares, and no other (on sim)",

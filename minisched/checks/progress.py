@@ -1,9 +1,9 @@
 """Two laws of scheduling, *progress* and *order*: runnable requests run, and in policy order.
 
 An observer checks each decision of a scheduler. It reads only public state: the requests, the
-settings and the free memory. It contains none of the policies' formulas. ``minisched fidelity``
-checks the numbers of each rule against its original's code. These two laws hold under every rule,
-for every loop.
+settings and the free memory. Of the policies' formulas it knows only those in ``formulas.py``.
+``minisched fidelity`` checks the numbers of each rule against its original's code. These two laws
+hold under every rule, for every loop.
 
 *Progress.* A running request is in the next step under two conditions: the host knows its next
 token (or need not), and its length leaves room. Exceptions: prompts go first, the step's budget is
@@ -35,6 +35,7 @@ from ..policy.admission import Work
 from ..policy.waiting import CACHE_AWARE, is_held
 from ..scheduler import Scheduler
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
+from .formulas import Ratio, wrong_cuts
 from .history import many
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
@@ -109,7 +110,7 @@ class Watched:
         def chained(batch: ScheduleBatch) -> ScheduleBatch:
             """Judge a chained step of the same requests: no request may be waiting."""
             asked = [req.rid for req in scheduler.waiting_queue]
-            again = self.judged(lambda: chain(batch))
+            again = self.judged(lambda: chain(batch), repeats=True)
             self.keep("progress", (f"{rid} waits, and is not asked whether it may be in step "
                                    f"{self.step}" for rid in asked))  # fmt: skip
             return again
@@ -138,13 +139,13 @@ class Watched:
         scheduler.next_batch, scheduler.chain = decided, chained  # type: ignore[method-assign]
         scheduler.commit = committed  # type: ignore[method-assign]
 
-    def judged(self, decide: Callable[[], B]) -> B:
-        """Let the scheduler decide, and apply the laws to the result."""
+    def judged(self, decide: Callable[[], B], repeats: bool = False) -> B:
+        """Let the scheduler decide, or repeat a step, and apply the laws to the result."""
         scheduler = self.scheduler
         now = scheduler.running_batch  # includes requests prefilled on the other side of ``pd``
         self.running = [req for req in self.running if req in now]
         self.running += [req for req in now if req not in self.running]
-        decision = self.decision = Decision(self)
+        decision = self.decision = Decision(self, repeats)
         num_live = len(scheduler.live)
         batch = decide()
         self.decision = None
@@ -157,7 +158,7 @@ class Watched:
         decision.came_to(batch)
         if len(scheduler.live) == num_live:  # otherwise an abort has changed the state
             self.keep("progress", decision.left_out())
-            self.keep("progress", decision.wrong_ratio())
+            self.keep("progress", decision.by_formulas())
             self.keep("order", decision.out_of_order())
         done = [req for req, row in decision.prompts.items() if row.deliver]
         done = [req for req in done if req not in self.running]
@@ -183,6 +184,10 @@ class Watched:
             is_early = req.lease is not None and req.lease.is_released  # its last step is launched
             if req not in known and not is_early:
                 yield f"{req.rid} has not ended, but neither waits nor runs after {self.step}"
+        waiting = [*scheduler.waiting_queue]
+        for req in waiting if len({*waiting}) < len(waiting) else ():
+            if waiting.count(req) > 1:
+                yield f"{req.rid} is in the queue more than once after step {self.step}"
 
     def listen_to_reservations(self, scheduler: DecodeScheduler) -> None:
         """Wrap the reservation of pages on the decode side of ``pd``: first come, first served."""
@@ -215,8 +220,8 @@ class Watched:
 class Decision:
     """One decision of a scheduler: the state before, the retracted requests, and the result."""
 
-    def __init__(self, watched: Watched) -> None:
-        self.watched, self.scheduler = watched, watched.scheduler
+    def __init__(self, watched: Watched, repeats: bool) -> None:
+        self.watched, self.scheduler, self.repeats = watched, watched.scheduler, repeats
         scheduler, self.leases = self.scheduler, self.scheduler.leases
         self.config, self.rules = scheduler.config, scheduler.config.in_force
         self.is_unified = self.rules.run_first == "unified"
@@ -353,12 +358,24 @@ class Decision:
         elif self.waiting:
             yield from self._of_waiting()
 
-    def wrong_ratio(self) -> Iterator[str]:
-        """Yield a rise of the new token ratio while requests run: only a retraction raises it."""
-        ratio, step = self.scheduler.new_token_ratio, self.watched.step
-        is_explained = len(self.retracted) > len(self.made_way) or not self.running
-        if ratio.current > self.ratio and not is_explained:
-            yield f"the new token ratio rises before step {step}, and no request was retracted"
+    def by_formulas(self) -> Iterator[str]:
+        """Yield the numbers that differ from the formulas of the rules (``formulas.py``)."""
+        config, step, of_rules = self.config, self.watched.step, Ratio(self.config)
+        now, has_preempted = self.scheduler.new_token_ratio.current, bool(self.made_way)
+        expected = [self.ratio] if self.scheduler.live else [self.ratio, of_rules.start]
+        if self.decodes and not (self.prompts or self.is_unified or self.repeats):
+            expected = [of_rules.decayed(self.ratio)]
+        if self.retracted and not (self.is_unified or has_preempted):
+            estimate = of_rules.estimated(set(self.running).difference(self.retracted))
+            expected = [estimate, of_rules.decayed(estimate)]
+        yield from of_rules.wrong(self.ratio, now, expected, step) if not has_preempted else ()
+        if self.is_unified:
+            left, is_known = config.prefill_budget - len(self.decodes), not config.num_draft_tokens
+        else:
+            mixed = len(self.running) if config.enable_mixed_chunk else 0
+            left, is_known = config.chunked_prefill_size - mixed, config.chunked_prefill_size != -1
+        if is_known and not self.retracted:
+            yield from wrong_cuts(config, self.prompts, self.chunked, left)
 
     def _of_running(self, missing: Sequence[Request]) -> Iterator[str]:
         """Check a step of decodes: all runnable ones are in it; next to prompts all or none."""
