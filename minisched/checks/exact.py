@@ -87,4 +87,6 @@ class Prices:
             return [item.duration]
         if name == "draft":  # a lookup, or a pass of a draft model for each draft
             return [cost.draft, cost.draft * self.drafts]
+        if name == "select":  # of beams
+            return [cost.verify]
         return [0 if name == STAND_IN else getattr(cost, name, cost.copy)]

@@ -166,7 +166,8 @@ class Witnesses:
             self.over_budget += over_budget(config, batch)
             positions.look(batch)
             waste.look(batch)
-            self.num_tokens[side, batch.step] = batch.num_tokens
+            others = (config.beam_width - 1) * (len(batch.reqs) - batch.num_extend_reqs)
+            self.num_tokens[side, batch.step] = batch.num_tokens + others  # of the other beams
 
         engine.scheduler.on_commit = committed
         self.touched.watch(engine)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minisched.checks.draw import all_designs, designs_for, draw
+from minisched.checks.draw import Variant, all_designs, designs_for, draw, read_design
 from minisched.checks.judge import judge
 from minisched.checks.laws import LAWS
-from minisched.checks.many import case_of
 from minisched.museum.patch import Edit, put_in
 
 HERE = Path(__file__).parent
@@ -80,10 +79,17 @@ def places(workloads: Iterable[int], device: str) -> Iterator[Place]:
             yield Place(seed, design.name)
 
 
+def design_called(name: str) -> Variant:
+    """The design of a name, as ``check`` has it: not read by code that may have a fault."""
+    kept = (design for design in all_designs() if design.name == name)
+    return next(kept, None) or read_design(name)
+
+
 def broken_laws(place: Place, device: str) -> list[str]:
     try:
         with no_longer_than(LONGEST), there(device):
-            return [item.law for item in judge(case_of(*place, device)).findings]
+            case = draw(place.seed).on(design_called(place.loop), device)
+            return [item.law for item in judge(case).findings]
     except Hung:
         return ["hang"]
 
