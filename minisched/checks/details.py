@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import islice
 
+from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..trace import Act, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_forward, is_host
@@ -176,6 +178,32 @@ def _read_of_others(trace: Trace, ops: defaultdict[int, list[Act]], side: str) -
                         story += f"{holder[page]} holds it"
                         yield Offence(story, (act.op,), "used", act.rid, now.time)
                         return
+
+
+# -- MindIE's ledger of tokens ---------------------------------------------------------------------
+
+
+def find_wrong_ledgers(trace: Trace) -> Iterator[Offence]:
+    """Yield ledgers with other tokens than their requests have received when a step is scheduled.
+
+    An ended request is in no ledger. Placeholders of tokens in flight do not count.
+    """
+    received = defaultdict[str, list[int]](list)
+    for mark in trace.marks:
+        of = mark.attrs
+        if mark.name == "tokens":
+            for rid, token in zip(of["rids"], of["tokens"], strict=True):
+                received[rid].append(token)
+        elif mark.name == "finish":
+            received.pop(str(of["rid"]), None)
+        elif mark.name == "ledger" and of["after"] == "schedule":
+            tokens = iter(of["tokens"])
+            for rid, length in zip(of["rids"], of["lengths"], strict=True):
+                own = [token for token in islice(tokens, length) if token != PLACEHOLDER_TOKEN]
+                if own != received[rid]:
+                    story = f"after step {of['step']} the ledger has the tokens {own} of {rid}, "
+                    story += f"which has received {received[rid]}"
+                    yield Offence(story, (mark.during,), "steps", rid, mark.time)
 
 
 # -- Counters --------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from ..models.registry import hash_class
 from ..scheduler import SchedulerStuck
 from ..trace import Trace
 from .case import FAILURES, Case, Failure, Workload, fresh
+from .details import find_wrong_ledgers
 from .exact import find_inexact
 from .figures import Figures
 from .history import Offence
@@ -210,6 +211,8 @@ class Witnesses:
             yield "crash", self.failed_steps()
             config = self.engines[0].scheduler.config
             yield "crash", find_accepted(self.case, config.run_ahead)
+            if config.beam_width == 1:  # a search delivers its tokens at the end
+                yield "identity", find_wrong_ledgers(trace)
             yield "logprobs", find_unlike(told, self.workload.vocab_size, tolerance)
             yield "leak", find_leaks(trace)
             yield "ends", find_bad_ends(trace)
