@@ -194,4 +194,4 @@ def test_each_survivor_has_a_reason_and_the_page_has_the_figures() -> None:
         equivalent = sum(bool(item.equivalent) for item in survivors)
         caught, real = draw["caught"], draw["mutations"] - equivalent
         assert f"--fresh {draw['drawn']} --seed {draw['seed']}" in text
-        assert f"{caught} of {real} ({100 * caught // real} %)" in text
+        assert f"{caught} of {real} ({100 * caught / real:.0f} %)" in text
