@@ -47,7 +47,8 @@ from ..core.feature import Feature
 from ..core.part import RequestPart
 from ..devices.base import Array, Op
 from ..devices.sim import Vector
-from ..models.base import ForwardBatch, slots_of
+from ..memory.pool import slots_of
+from ..models.base import ForwardBatch
 from ..models.hash import HashModel
 from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import Touch

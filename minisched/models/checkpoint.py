@@ -44,10 +44,9 @@ def read_config(directory: Path) -> dict[str, Any]:
     return content
 
 
-def eos_of(config: Mapping[str, Any]) -> frozenset[int]:
-    """Return ``eos_token_id``: absent, one id, or a list of ids."""
-    value = config.get("eos_token_id")
-    return frozenset(value if isinstance(value, list) else [] if value is None else [value])
+def eos_of(found: Any) -> frozenset[int]:
+    """Return the ids of an ``eos_token_id``: None, one id, or several."""
+    return frozenset([found] if isinstance(found, int) else found or ())
 
 
 PLAIN: dict[str, Any] = {  # settings of config.json, with the value that an absent one means

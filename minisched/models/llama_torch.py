@@ -248,19 +248,6 @@ class StepView(NamedTuple):
     new: Tensor  # [real] the tokens' own KV slots; the rest is padding
 
 
-def look_at_step(
-    weights: LlamaWeights, kv: PagedKV, groups: list[Group], positions: Tensor, token_rows: Tensor
-) -> StepView:
-    """Read the page table for a step."""
-    kv_heads, d = kv.keys.size(2), kv.keys.size(3)
-    rep = weights.layers["qkv"][0].size(0) // d // kv_heads - 2
-    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-    views = [look(group, kv, positions, token_rows, rep) for group in groups]
-    real = groups[-1].first + groups[-1].num_rows * groups[-1].extend_len
-    new = kv.page_table[(token_rows * kv.max_len + positions)[:real]]
-    return StepView(groups, views, cos, sin, new)
-
-
 def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x: Tensor) -> Tensor:
     """Return a layer's attention for x [num_tokens, dim], to be added; write the tokens' KV."""
     keys, values, w = kv.keys[layer], kv.values[layer], weights.layers
@@ -303,7 +290,13 @@ def llama_layers(
     ``positions`` and ``token_rows`` [num_tokens] may be padded at the end; the KV of padding is not
     written.
     """
-    step = look_at_step(weights, kv, groups, positions, token_rows)
+    kv_heads, d = kv.keys.size(2), kv.keys.size(3)
+    rep = weights.layers["qkv"][0].size(0) // d // kv_heads - 2
+    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
+    views = [look(group, kv, positions, token_rows, rep) for group in groups]
+    real = groups[-1].first + groups[-1].num_rows * groups[-1].extend_len
+    new = kv.page_table[(token_rows * kv.max_len + positions)[:real]]
+    step = StepView(groups, views, cos, sin, new)
     for layer in range(first, end):
         x = x + attention(weights, layer, kv, step, x)
         x = x + mlp(weights, layer, x)

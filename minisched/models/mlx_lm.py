@@ -140,7 +140,8 @@ class MlxLm:
         """
         settings = vars(getattr(model, "args", None) or object)
         self.name = name or str(settings.get("model_type") or type(model).__name__)
-        self.context_len, self.eos_ids = context_of(settings), ends_of(tokenizer)
+        ends = [getattr(tokenizer, f"eos_token_id{s}", None) for s in ("s", "")]  # mlx-lm's: many
+        self.context_len, self.eos_ids = context_of(settings), eos_of(ends[0] or ends[1])
         self.tokenizer = tokenizer
         self.num_layers = len(model.layers)
         kept = model.make_cache() if hasattr(model, "make_cache") else [None] * self.num_layers
@@ -175,7 +176,7 @@ class MlxLm:
         config = read_config(directory)
         try:
             model, loaded = load_model(directory, lazy=True, model_config=flat_rope(config))
-            eos_ids = eos_of(config) | eos_of(loaded)  # the latter of generation_config.json
+            ends = [each.get("eos_token_id") for each in (config, loaded)]
         except SystemExit:  # OLMo's file ends Python
             raise WeightsError(
                 f"{directory} can't be loaded by mlx-lm: it lacks a package that this model needs."
@@ -190,7 +191,7 @@ class MlxLm:
             turn(model)
         evaluate(model.parameters())
         found = cls(model, Tokenizer.from_directory(directory), directory.name)
-        found.context_len, found.eos_ids = context_of(config), eos_ids
+        found.context_len, found.eos_ids = context_of(config), eos_of(ends[0]) | eos_of(ends[1])
         return found
 
     def first_layers(self, count: int) -> MlxLm:
@@ -207,11 +208,6 @@ class MlxLm:
         """Take a cache for every layer, which gets its memory in the first step."""
         self.max_len = max_len
         self.caches = [PagedCache(num_slots, self.mask_axes) for _ in range(self.num_caches)]
-
-    @property
-    def pools(self) -> list[mx.array]:
-        """Return the keys and the values of every layer."""
-        return [pool for cache in self.caches for pool in cache.pools]
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Return logits [num_logits, vocab] after each of the wanted tokens."""
@@ -262,12 +258,6 @@ def context_of(config: Mapping[str, Any]) -> int:
     places = [config, config.get("text_config") or {}]
     found = (place[name] for place in places for name in CONTEXTS if place.get(name))
     return int(next(found, USUAL_CONTEXT))
-
-
-def ends_of(tokenizer: Any) -> frozenset[int]:
-    """Return the end-of-text ids of a loaded tokenizer: mlx-lm's has a list, transformers' one."""
-    one = getattr(tokenizer, "eos_token_id", None)
-    return frozenset(getattr(tokenizer, "eos_token_ids", None) or ([] if one is None else [one]))
 
 
 def has_plain_loops() -> bool:

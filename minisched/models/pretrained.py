@@ -65,8 +65,7 @@ def load_pretrained(directory: Path, dtype: str = AUTO) -> Any:
 def end_ids(model: Any) -> frozenset[int]:
     """Return the end-of-text ids of config.json and of generation_config.json."""
     configs = model.config.get_text_config(), model.generation_config
-    given = [{"eos_token_id": getattr(config, "eos_token_id", None)} for config in configs]
-    return frozenset(chain(*map(eos_of, given)))
+    return frozenset(chain(*(eos_of(getattr(it, "eos_token_id", None)) for it in configs)))
 
 
 def convert(gguf_file: Path, directory: Path) -> None:

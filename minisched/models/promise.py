@@ -81,7 +81,9 @@ def measure_apart(model: Model, device: str, directory: Path | None = None) -> f
     finally:
         opened.close()
     if key:
-        keep(file, key, apart)
+        content = json.dumps({**read_kept(file), key: apart}, indent=1)
+        with suppress(ValueError):  # of a folder that can't be written
+            write_whole(file, content, with_folders=True)
     return apart
 
 
@@ -113,13 +115,6 @@ def read_kept(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def keep(file: Path, key: str, apart: float) -> None:
-    """Add a measurement to the file; without a writable folder do nothing."""
-    content = json.dumps({**read_kept(file), key: apart}, indent=1)
-    with suppress(ValueError):
-        write_whole(file, content, with_folders=True)
 
 
 # -- The measurement: two prompts alone, then parts of them in steps with other rows ---------------
@@ -248,9 +243,8 @@ def step_of(
         table_slots += range(1 + row * length + part.start, 1 + row * length + end)
         ids += prompts[part.prompt][part.start : end]
     lens = [part.length for part in parts]
-    is_decode = max(lens) == 1
     return ForwardBatch(
-        number, ForwardMode.DECODE if is_decode else ForwardMode.EXTEND,
+        number, ForwardMode.DECODE if max(lens) == 1 else ForwardMode.EXTEND,
         tuple(map(str, rows)), rows, [part.start for part in parts], lens,
         sample_lens=lens, logit_lens=lens, sampling=[], ids=ids, future_slots=[],
         table_index=table_index, table_slots=table_slots,

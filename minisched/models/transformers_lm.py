@@ -167,8 +167,7 @@ class Merged:
         known, parts = self.last
         if known is not x:
             parts = self.linear(x).split(self.widths, -1)
-        is_last = at == len(parts) - 1
-        self.last = (None, ()) if is_last else (x, parts)
+        self.last = (None, ()) if at == len(parts) - 1 else (x, parts)
         return parts[at]
 
 

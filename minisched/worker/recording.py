@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Protocol
 from ..core import Lease, Outputs, Request, Row, ScheduleBatch
 from ..devices.base import Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
-from ..models.base import ForwardBatch, placeholders, slots_of
+from ..memory.pool import slots_of
+from ..models.base import ForwardBatch, placeholders
 from ..relay.base import Relay
 from ..scheduler import Scheduler
 from ..trace import Recorder, Slice, Touch

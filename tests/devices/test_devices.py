@@ -251,7 +251,7 @@ def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
         if runs_on(loop, "mlx"):
             device = MlxDevice()
             run_loop(loop, device, model, some_requests(20), relay=relay, **options)
-            state = [*device.arrays, *model.pools]
+            state = [*device.arrays, *(pool for cache in model.caches for pool in cache.pools)]
             assert [operations_behind(array) for array in state] == [0] * len(state)
     assert operations_behind(state[0] + 1) > 0  # the count can see one
 

@@ -301,7 +301,7 @@ def test_auto_means_the_same_on_every_device(
     for device in DEVICES:
         model: Any = open_model(str(folder), device)
         run = run_loop("serial", open_device(device), model, some(2), CONFIG)
-        kept = model.keys if device == "thread" else model.pools[0]
+        kept = model.keys if device == "thread" else model.caches[0].pools[0]
         if device == "thread":
             dtypes = [model.weights.embed.dtype, model.weights.final_norm.dtype, kept.dtype]
         else:
