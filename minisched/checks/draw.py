@@ -382,9 +382,11 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
     """
     if rng.random() < 0.1 and not workload.sent_again:
         workload.delay = rng.choice((20, 300)) * UNIT
-    if theme == "alike" and rng.random() < 0.9:
-        workload.failures += (Failure("", 0, rng.choice(UNWRITTEN), READ_LATER),)
     config = workload.config
+    if theme == "alike" and rng.random() < 0.9:
+        together = config.max_prefill_tokens > 8 and not any(workload.arrivals[:2])
+        when = READ_OWN if together else READ_LATER
+        workload.failures += (Failure("", 0, rng.choice(UNWRITTEN), when),)
     if config.enable_mixed_chunk and theme != "late prompt" and rng.random() < 0.4:
         least = -(-12 // config.page_size) * config.page_size
         chunk, most = max(config.chunked_prefill_size, least), rng.choice((3, 4, 6))
@@ -529,8 +531,10 @@ def draw_themed(rng: Random, theme: str, page_size: int, has_drafts: bool) -> di
         return {"disable_radix_cache": False}
     several = {"max_running_requests": rng.randint(3, 5)}
     if theme == "alike":
+        # whole prompts, so that the second one reads pages of a step in flight, or of its own step
+        whole = {"chunked_prefill_size": -1, "enable_mixed_chunk": False}
         most = rng.choice((8, 99, 99))
-        return {**several, "disable_radix_cache": False, "max_prefill_tokens": most}
+        return {**several, **whole, "disable_radix_cache": False, "max_prefill_tokens": most}
     if theme == "crowded":
         return {**several, "schedule_conservativeness": 0.0}
     if theme == "late prompt":
@@ -775,11 +779,23 @@ flight the ring is used to its whole length; with eight, drafts stay unread for 
 need that (``for_deep``), so these designs get more of them."""
 
 
+FITTING = {
+    "alike": ("vllm_async", "vllm_async", "overlap_pool_indexed", "pd"),
+    "late prompt": ("mixed", "mixed"),
+    "crowded": ("vllm_async",),
+    "urgent": ("overlap",),
+    TRANSFER: ("pd",),
+    POSTPROCESS: ("mindie_plugin", "mindie_placeholder"),
+}
+"""By theme, or by a failure that only few loops can have, loops that reach the rare situations."""
+
+
 def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
     """Return the designs of a workload: loops in a cycle by seed, and each loop's variants in turn.
 
     So a run of consecutive seeds uses every loop and variant equally often. A workload with a
-    feature that few loops take runs on several variants of each.
+    feature that few loops take runs on several variants of each. Those that fit its theme and its
+    failures are added.
     """
     kind, by_loop = drawn.workload.config.speculative_algorithm, dict[str, list[Variant]]()
     for design in all_designs():
@@ -792,6 +808,11 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
         turn, at = divmod(number, len(loops))
         design = dealt(by_loop[loops[at]], turn, f"{kind} {loops[at]}")
         chosen[design.name] = design
+    needs = [drawn.theme, *(failure.kind for failure in drawn.workload.failures)]
+    for number, loop in enumerate(loop for need in needs for loop in FITTING.get(need, ())):
+        if loop in by_loop:
+            design = dealt(by_loop[loop], len(DRAFTERS) * drawn.seed + number, f"fits {kind}")
+            chosen[design.name] = design
     return list(chosen.values())
 
 

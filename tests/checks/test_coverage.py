@@ -12,16 +12,13 @@ from minisched.checks.many import CaseTally, try_seed
 
 LOOPS = ("serial", "overlap", "pd")
 RARE = {
-    "prompts and decodes are not mixed for lack of memory": 1,
+    "prompts and decodes are not mixed for lack of memory": 3,
     "a request with log-probabilities is retracted": 6,
+    "a search is retracted after a token": 5,
     "duplicate pages wait for a transfer": 1,
-    "a row that read a failed page has NaN": 1,
+    "a row that read a failed page has NaN": 3,
     "a request is preempted, and another has its priority": 6,
-    "one of two requests of equal size is retracted": 6,
-    "a step fails that reads pages that it fills itself": 6,
-    "a step fails that fills pages that a later step reads": 5,
-    "a search is retracted after a token": 3,
-    "the post-processing of a step fails": 4,  # few loops have one of their own
+    "the post-processing of a step fails": 6,  # few loops have one of their own
     "a step fails that has a row that read a failed page": 5,
 }
 """The least cases of the rarest situations among the default workloads; of others 10."""
