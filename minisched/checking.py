@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from .core.text import distinct
 from .defaults import in_words
 from .devices.registry import open_device
 from .export.by_step import by_step
-from .export.notebook import NotebookPicture
+from .export.notebook import NotebookPicture, in_columns
 from .export.offence import offence_scene
 from .export.profiled_steps import profiled_steps
 from .export.scene import Scene
@@ -130,7 +129,7 @@ class Check:
         if (scene := self.scene) is None:
             return {"text/plain": repr(self)}
         picture = NotebookPicture(to_svg(scene))
-        said = "".join(map(verdict_html, self.verdicts)) or f"<pre>{escape(repr(self))}</pre>"
+        said = "".join(map(verdict_html, self.verdicts)) or in_columns(repr(self))
         page = f"{said}{picture.image()}"
         return {"text/html": page, "image/svg+xml": picture.svg, "text/plain": repr(self)}
 

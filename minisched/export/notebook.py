@@ -77,7 +77,7 @@ class NotebookCell:
         style = f"grid-area:1/1;max-width:100%;max-height:{self.height}px"
         page = self.html + ON_PAPER if self.svg else self.html
         return FRAME.format(
-            lead=f"<pre>{escape(self.lead)}</pre>\n" if self.lead else "",
+            lead=f"{in_columns(self.lead)}\n" if self.lead else "",
             picture=NotebookPicture(self.svg).image(style) if self.svg else "",
             page=page.replace("&", "&amp;").replace("'", "&#39;"),
             height=self.height,
@@ -85,6 +85,11 @@ class NotebookCell:
 
     def __repr__(self) -> str:
         return self.text
+
+
+def in_columns(text: str) -> str:
+    """Return a text as HTML that keeps its columns: not every notebook has a font for that."""
+    return f'<pre style="font-family:monospace">{escape(text)}</pre>'
 
 
 def show(
@@ -148,7 +153,7 @@ def trace_bundle(trace: Trace, text: str) -> dict[str, str]:
         return {"text/plain": text}
     drawn = to_svg(profiled_steps(trace)) if is_profiled(trace) else still([trace])
     picture = NotebookPicture(drawn)
-    page = f"<pre>{escape(text)}</pre>{picture.image()}"
+    page = in_columns(text) + picture.image()
     return {"text/html": page, "image/svg+xml": picture.svg, "text/plain": text}
 
 

@@ -67,7 +67,7 @@ def test_a_result_is_a_page_a_picture_and_text(name: str) -> None:
     ((title, inside),) = IMAGE.findall(data["text/html"])
     assert base64.b64decode(inside).decode() == data["image/svg+xml"]
     assert title and ("<iframe" in data["text/html"]) == (name in ("comparison", "player"))
-    assert ("<pre>loop " in data["text/html"]) == (name == "comparison")
+    assert ('monospace">loop ' in data["text/html"]) == (name == "comparison")
 
 
 def test_of_many_runs_the_picture_is_a_poster_with_all_of_them() -> None:
