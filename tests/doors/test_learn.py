@@ -97,6 +97,8 @@ def test_the_wheel_has_every_lesson_with_its_exercises(door: Door) -> None:
     lessons = json.loads(door("minisched learn --json").out)["lessons"]
     there = sorted(path.stem for path in (ROOT / "lessons").glob("[0-9][0-9]_*.py"))
     assert [one["name"] for one in lessons] == there and all(one["exercises"] for one in lessons)
+    answer = door("minisched learn --template --folder template")
+    assert f"{len(there)} lessons, and the grader" in answer.out
 
 
 def test_the_lines_of_the_readme_run_as_a_script(door: Door, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def test_a_lesson_begins_and_ends_with_the_time_of_an_answer(at: int, folder: st
         assert said[0] == after and (said[1:2] == [before]) == bool(STAGES[at].loop)
 
 
+@pytest.mark.thorough
 def test_the_rush_falls_with_the_same_tokens_and_the_readme_has_its_table() -> None:
     runs = [run_after(at) for at in range(-1, 15)]
     times = [answer_ms(at) for at in range(-1, 15)]
