@@ -6,13 +6,12 @@ Both runs have the same requests and one time axis. The contested memory is a la
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..checks.history import Offence, Words
+from ..checks.history import Offence
 from ..checks.judge import Verdict
-from ..checks.races import VERBS
 from ..export.contested import Contested, cell_row
 from ..export.layout import View, make_view
 from ..export.offence import LEGEND, in_red, quieted, told
@@ -68,11 +67,6 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
         names = same_cells(offence, bug.trace, healthy.trace)
         rows = [cell_row(other, name, lanes.end) for name in names]
         parts.append(Part(same, "", [Lanes(rows, lanes.end, lanes.start)]))
-        is_same = names == [offence.cell] and rows == [cell_row(view, offence.cell, lanes.end)]
-        if is_same and (differs := rows_that_differ(bug.trace, healthy.trace)):
-            notes += ["The difference:", *differs]
-    elif differs := rows_that_differ(bug.trace, healthy.trace):
-        notes += [f"{same}, at the same times. The difference:", *differs]
     else:
         right = lanes_of(other, longest)
         rows = [replace(row, spans=quieted(row.spans, set())) for row in right.rows]
@@ -128,45 +122,6 @@ def what_ran(exhibit: Exhibit, view: View) -> str:
     loop = exhibit.case.loop + (f" with relay {exhibit.case.relay}" if exhibit.case.relay else "")
     about = f"{loop}, {view.trace.model} model on {view.trace.device}"
     return about + f", goes on to {ms(view.trace.end)} ms" * (view.end < view.trace.end)
-
-
-# -- The difference of two runs with the same times: the memory touched, and the tokens received ---
-
-MOST_ROWS = 6
-Deed = tuple[int, str, str]  # start of a slice in nanoseconds, its label, and an act in it
-
-
-def rows_that_differ(bug: Trace, healthy: Trace) -> list[str]:
-    """Return the first slices with other acts; none if the times differ as well."""
-    times = [[(s.lane, s.name, s.step, s.start, s.end) for s in it.slices] for it in (bug, healthy)]
-    if times[0] != times[1]:
-        return []
-    wrong, right = dict.fromkeys(deeds(bug)), dict.fromkeys(deeds(healthy))
-    rows = []
-    for start, who in sorted({deed[:2] for deed in wrong.keys() ^ right.keys()}):
-        here, there = (
-            ", ".join(did for at, name, did in one if (at, name) == (start, who)
-                      and (at, name, did) not in other)
-            for one, other in ((wrong, right), (right, wrong))
-        )  # fmt: skip
-        nothing = "nothing of that"
-        rows.append(f"{who}: {there or nothing} (with the bug: {here or nothing})")
-    return rows[:MOST_ROWS]
-
-
-def deeds(trace: Trace) -> Iterator[Deed]:
-    """Yield the memory that each slice touched, for which request, and the tokens delivered."""
-    words = Words(trace)
-    for act in trace.program:
-        if act.resource and (ran := words.slices.get(act.op)):
-            whom = f" for {act.rid}" if act.rid else ""
-            cells = words.cells(act.resource, act.at)
-            yield ran.start, ran.label, f"{VERBS[act.kind]} {cells}{whom}"
-    ends = {item.step: item for item in trace.slices if item.name == "process"}
-    for mark in trace.marks:
-        if mark.name == "tokens" and (ran := ends.get(int(mark.attrs["step"]))):
-            for rid, token in zip(mark.attrs["rids"], mark.attrs["tokens"], strict=True):
-                yield ran.start, ran.label, f"{rid} receives {token}"
 
 
 # -- Among the files that the repository keeps of its own output -----------------------------------
