@@ -47,7 +47,7 @@ def figures() -> Iterator[tuple[str, View, int]]:
     yield "mindie_scheduler_placeholder_async", view, 0
 
 
-@pytest.mark.parametrize(("name", "view", "base"), figures())
+@pytest.mark.parametrize(("name", "view", "base"), [*figures()])
 def test_a_figure_has_the_phases_of_its_run_in_order(name: str, view: View, base: int) -> None:
     text = (ROOT / "diagrams" / f"{name}.puml").read_text("utf-8")
     notes = [(PHASE_OF[colour], words, time) for colour, words, time in NOTE.findall(text)]
