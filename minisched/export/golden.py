@@ -29,7 +29,7 @@ from .render_puml import RenderError, find_node, in_dark_too, render
 from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
-from .svg_style import PHONE, SLIDE
+from .svg_style import PHONE, SLIDE, WIDE, Sheet
 from .views import draw, mixed_chunk, page_allocator, parts_of, radix_cache
 
 # -- The files and their sources -------------------------------------------------------------------
@@ -57,7 +57,7 @@ def poster_of() -> Scene:
     return poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))])
 
 
-SMALL: dict[str, Callable[[], Scene]] = {  # pictures with a form for phones, and one in Chinese
+SMALL: dict[str, Callable[[], Scene]] = {  # pictures for slides and phones, and in Chinese
     "chunked_and_mixed_prefill": stages.prefill_stage,
     "mixed_chunk": lambda: mixed_chunk.scene(trace_of("mixed_chunk")),
     "one_token": lambda: one_token([*map(run_of, compare.RELAYS)]),
@@ -67,9 +67,9 @@ SMALL: dict[str, Callable[[], Scene]] = {  # pictures with a form for phones, an
 }
 
 
-def on_a_phone(name: str) -> str:
-    """Draw a picture of ``SMALL`` for a phone."""
-    return to_svg(SMALL[name](), PHONE)
+def on_sheet(name: str, sheet: Sheet) -> str:
+    """Draw a picture of ``SMALL`` in the sizes of a slide or a phone."""
+    return to_svg(SMALL[name](), sheet)
 
 
 def with_chinese(name: str) -> str:
@@ -78,7 +78,8 @@ def with_chinese(name: str) -> str:
 
 
 FILES: dict[str, Callable[[], str]] = {  # by path
-    **{f"traces/{name}_phone.svg": partial(on_a_phone, name) for name in SMALL},
+    **{f"traces/{name}_phone.svg": partial(on_sheet, name, PHONE) for name in SMALL},
+    **{f"traces/{name}_slide.svg": partial(on_sheet, name, WIDE) for name in SMALL},
     **{f"traces/{name}_zh.svg": partial(with_chinese, name) for name in SMALL},
     "diagrams/compare.svg": lambda: to_svg(by_step(pair()), SLIDE),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),

@@ -148,17 +148,19 @@ def draw_tree(page: SvgPage, tree: NodeTree) -> None:
     for at in [*(node.id for node in reversed(tree.nodes)), 0]:
         if at in below:
             rows[at] = sum(rows[child.id] for child in below[at]) / len(below[at])
-    pitch = min(LEVEL, (page.sheet.edge - MARGIN - ROOT) / max(1, *level.values()))
+    scale = max(1, page.sheet.width / DESK.width)
+    root, box = ROOT * scale, 33 * scale
+    pitch = min(LEVEL * scale, (page.sheet.edge - MARGIN - root) / max(1, *level.values()))
     top = page.top + 4
     places = {
-        at: (MARGIN + (ROOT + (level[at] - 1) * pitch if at else 0), top + row * LEAF)
+        at: (MARGIN + (root + (level[at] - 1) * pitch if at else 0), top + row * LEAF)
         for at, row in rows.items()
     }
-    page.rect("box queued", MARGIN, top + rows.get(0, 0) * LEAF + 7, 33, 22, "the root")
-    page.words(MARGIN + 16.5, top + rows.get(0, 0) * LEAF + 22, "root", "small", "middle")
+    page.rect("box queued", MARGIN, top + rows.get(0, 0) * LEAF + 7, box, 22, "the root")
+    page.words(MARGIN + box / 2, top + rows.get(0, 0) * LEAF + 22, "root", "small", "middle")
     for node in tree.nodes:
         (x, y), (x0, y0) = places[node.id], places.get(node.parent, (MARGIN, top))
-        x0 += pitch - 22 if node.parent else 33
+        x0 += pitch - 22 if node.parent else box
         page.path("link", f"M{x0:.1f} {y0 + 18:.1f}L{x:.1f} {y + 18:.1f}")
         kind = f"box {css(node.kind)}" + " changed" * node.is_changed
         page.rect(kind, x, y, pitch - 22, NODE, node.about, {"node": node.id, **node.data})

@@ -116,7 +116,7 @@ class LanesDrawing:
             page.words(left - 8, y, row.name, "small faint", "end")
             if strip.group:
                 page.words(MARGIN, y, row.group, "bold")
-                page.words(MARGIN, y + 15, row.group_note, "small faint")
+                page.words(MARGIN, y + self.sheet.small + 4, row.group_note, "small faint")
             return
         name = cut(row.name, left - MARGIN - 8, self.sheet.small)
         page.words(MARGIN, y, name, "small" if self.pitch < 16 else "")

@@ -72,7 +72,10 @@ def arrows_of(element: ElementTree.Element) -> Iterator[Sides]:
 @pytest.mark.parametrize("path", sorted([*KEPT, *BUGS]), ids=lambda path: path.stem)
 def test_nothing_collides_and_nothing_is_empty(path: Path) -> None:
     check_picture(drawn := picture(path))
-    assert 11 * README / drawn.width >= LEAST, "text would be too small in a README"
+    is_slide = path.stem.endswith(
+        "_slide"
+    )  # no README shows one; test_small_forms.py has its sizes
+    assert is_slide or 11 * README / drawn.width >= LEAST, "text would be too small in a README"
     said: list[tuple[str, Sides, bool]] = []
     lanes, boxes = list[Sides](), list[Sides]()
     for element in drawn.root.iter():

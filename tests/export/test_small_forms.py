@@ -1,4 +1,4 @@
-"""The forms for phones, whose words are 12 pixels high and inside; and those in Chinese."""
+"""The forms for slides and phones, whose words are high enough and inside; and those in Chinese."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from minisched.export.chinese import in_chinese
 from minisched.export.golden import FILES, SMALL
 from minisched.export.svg_page import width_of
-from minisched.export.svg_style import PHONE
+from minisched.export.svg_style import PHONE, WIDE, Sheet
 from tests.support import SVG
 
 NAMES = r"[a-z]+(_[a-z0-9]+)+|hash|sim|prompt|prefill|decode|token|tokens|last|serial|overlap|root"
@@ -22,19 +22,24 @@ def root_of(path: str) -> ElementTree.Element:
     return ElementTree.fromstring(FILES[path]())
 
 
+@pytest.mark.parametrize(("form", "sheet", "least"), [("slide", WIDE, 14), ("phone", PHONE, 12)])
 @pytest.mark.parametrize("name", SMALL)
-def test_on_a_phone_all_words_are_12_pixels_and_inside_the_page(name: str) -> None:
-    root = root_of(f"traces/{name}_phone.svg")
-    assert (
-        root.attrib["width"] == str(PHONE.width) == "358"
-    )  # 390 less the margins of a page on GitHub
+def test_all_words_are_high_enough_and_inside_the_page(
+    name: str, form: str, sheet: Sheet, least: int
+) -> None:
+    root = root_of(f"traces/{name}_{form}.svg")
+    assert root.attrib["width"] == str(sheet.width)
     size = float(root.attrib["font-size"])
     for text in root.iter(f"{SVG}text"):
         words, high = "".join(text.itertext()), float(text.get("font-size", size))
-        assert high >= 12, words
+        assert high >= least, words
         room, x = 0.85 * width_of(words, high), float(text.attrib["x"])
         x -= {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0) * room
-        assert x >= 0 and x + room <= PHONE.width, words
+        assert x >= 0 and x + room <= sheet.width, words
+
+
+def test_a_phone_of_390_pixels_has_room_for_the_margins_of_a_page() -> None:
+    assert PHONE.width == 390 - 2 * 16
 
 
 @pytest.mark.parametrize("name", SMALL)
