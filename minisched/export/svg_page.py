@@ -42,6 +42,7 @@ def cut(words: str, room: float, size: float = 11) -> str:
     return words[:most] + "…" if most else ""
 
 
+TICK = 24  # pixels: the least room of a number on an axis
 BELOW = 20  # pixels of paper below the lowest words
 SHORT = 0.4  # of the first line: the least length of a last line
 
@@ -275,7 +276,10 @@ class TimeScale:
     @property
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Yield the pixel and the number of each tick."""
-        step = tick_step(max(1, self.end - self.start))
+        span = max(1, self.end - self.start)
+        step, room = tick_step(span), self.right - self.left
+        while step < span and room * step < TICK * span:  # a narrow page
+            step *= 2
         for time in range(-(-self.start // step) * step, self.end + 1, step):
             yield self.at(time), exact(time)
 
