@@ -218,6 +218,13 @@ def test_the_site_is_small_and_a_first_visit_needs_little(site: Path) -> None:
     assert len(files) > 5 and sum(path.stat().st_size for path in files) < 1_000_000
 
 
+def test_the_pages_name_the_size_of_python(site: Path) -> None:
+    size = sum(path.stat().st_size for path in (site / "lab" / "pyodide").iterdir())
+    for text in (lab.HERE, lab.CHECK, (SITE / "lab" / "worker.js").read_text("utf-8")):
+        (said,) = re.findall(r"(\d+) MB[,)]", text)
+        assert said == f"{size / 1e6:.0f}"
+
+
 # -- the site in a browser -------------------------------------------------------------------------
 
 

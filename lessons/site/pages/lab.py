@@ -81,7 +81,7 @@ in [minisched's format](../traces/README.md). [Recipes](../lessons/site/docs/rec
 
 **The file stays on this machine.** Python ([Pyodide](https://pyodide.org), 14 MB) comes from this site and
 reads the file in this page. The page sends nothing, and works without a network once it is loaded. 50 MB of
-JSON take about 20 seconds. A larger file is faster with `minisched check FILE`, which gives the same answers.
+JSON take less than a minute. A larger file is faster with `minisched check FILE`, which gives the same answers.
 """
 
 MISSING = f"""\
