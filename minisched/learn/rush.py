@@ -31,7 +31,7 @@ ENDS = frozenset({7, 31, 90})  # end-of-text tokens: most answers end before the
 INSTRUCTIONS = [at % 97 for at in range(200)]  # tokens that each question begins with
 QUESTIONS = 24
 RULE = "(a1|b2|c3){9}"
-BARS = 40  # characters of the longest bar
+BARS = 24  # characters of the longest bar
 
 
 class ServerStage(NamedTuple):
