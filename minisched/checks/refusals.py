@@ -45,7 +45,8 @@ RESERVES_NOTHING = "sglang,reserves=prompt"  # a request could be retracted for 
 def find_accepted(case: Case, run_ahead: bool) -> Iterator[str]:
     """Yield the settings and loops that can't work and are not refused.
 
-    ``run_ahead`` is whether the loop of the case launches steps before it knows their tokens.
+    ``run_ahead`` is whether the loop of the case launches steps before it knows their tokens. A
+    scheduler of one's own sets the rules itself.
     """
     loop, relay = case.loop, case.relay
     for change in WRONG:
@@ -54,7 +55,7 @@ def find_accepted(case: Case, run_ahead: bool) -> Iterator[str]:
     for name in (f"{loop}x", f"{loop}:none", f"{loop}:{relay or LOOPS[loop].relays[0]}:none=1"):
         if is_accepted(find_loop, name):
             yield f"there is no loop {name}, but it is not refused"
-    if run_ahead and loop != "pd":
+    if run_ahead and loop != "pd" and "rules" not in LOOPS[loop].settings:
         config = SchedulerConfig(rules=RESERVES_NOTHING)
         parts = SimDevice(), HashModel(), config, Frontend()
         if is_accepted(make_engine, loop, *parts, relay=relay, **case.options):
