@@ -20,8 +20,9 @@ from playwright.sync_api import Browser, Frame, Page, expect
 from minisched.checks.overlap import forwards
 from minisched.export.html import FLAGS, to_html
 from minisched.export.notebook import show
+from minisched.export.pictures.compare import DESIGNS
 from minisched.export.state import panels
-from minisched.recipes import RECIPES
+from minisched.recipes import RECIPES, run_of
 from minisched.trace import Mark, Slice, Trace
 from tests.support import browser, watch
 
@@ -307,9 +308,12 @@ def test_a_lane_is_folded_at_its_name_and_what_is_below_moves_up(
         assert page.evaluate(height) == before
 
 
-def test_on_a_phone_nothing_is_cut_off(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loops", [("serial", "overlap"), DESIGNS], ids=len)
+def test_on_a_phone_nothing_is_cut_off(
+    browser: Browser, tmp_path: Path, loops: Sequence[str]
+) -> None:
     path = tmp_path / "stepper.html"
-    path.write_text(to_html([golden("serial"), golden("overlap")]), encoding="utf-8")
+    path.write_text(to_html([run_of(loop) for loop in loops]), encoding="utf-8")
     with watch(browser, viewport={"width": 390, "height": 844}) as page:
         page.goto(path.as_uri())
         page.wait_for_function(READY)
