@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 from safetensors.torch import load_file, save_file
 
-from minisched.checks.draw import PLAIN, draw_request
+from minisched.checks.draw import PLAIN, draw_config, draw_request
 from minisched.checks.laws import bad_end
 from minisched.core import Request, SamplingParams
 from minisched.features.logprobs import logprobs_of
@@ -182,17 +182,16 @@ def workload_of(rng: Random, prompts: list[list[int]], chunks: list[int]) -> Wor
         Request(f"r{i}", prompt, draw_request(rng, i, PLAIN, "any", "none", False).params)
         for i, prompt in enumerate(prompts)
     ]
-    page_size, run_first = rng.choice((1, 4, 16)), rng.choice(("prefill", "unified"))
+    page_size = rng.choice((1, 4, 16))
     longest = -(-max(req.max_device_len for req in requests) // page_size)
-    config = SchedulerConfig(
+    config = replace(
+        draw_config(rng, "any", ""),
         kv_tokens=(longest + rng.randint(0, 40)) * page_size,
         page_size=page_size,
-        max_running_requests=rng.randint(1, 5),
         chunked_prefill_size=page_size * rng.choice(chunks),
-        enable_mixed_chunk=run_first == "prefill" and rng.random() < 0.5,
+        max_prefill_tokens=16384,
         context_len=CONTEXT,
-        run_first=run_first,
-        schedule_conservativeness=rng.choice((0.0, 1.0)),
+        rules="",
     )
     return Workload(requests, [0, *(rng.randint(0, 6) for _ in requests[1:])], {}, config)
 
