@@ -33,22 +33,35 @@ LEGEND = {
 }
 
 
-def offence_scene(trace: Trace, offence: Offence) -> Scene:
+def offence_scene(trace: Trace, offence: Offence, reference: Trace | None = None) -> Scene:
     """Draw the time from the first culprit to the last, and about a step on either side.
 
     Without a culprit's slice (an op that never ran has none), it is the whole run. Idle time of the
-    devices is left out.
+    devices is left out. Below it is the same time of a ``reference`` run, or its end if it is over.
     """
     ran = culprits_of(slices_of(trace), offence)
     around = round(STEPS * median(step_intervals(trace) or [trace.end]))
     start = max(0, min((item.start for item in ran), default=0) - around)
     end = min(trace.end, max((item.end for item in ran), default=trace.end) + around)
-    view = replace(make_view(trace, start, max(start + 1, end)), bubbles=())
+    view = view_without_idle(trace, start, max(start + 1, end))
+    parts = [Part(trace.loop, times_of(view), [in_red(view, offence, view.duration)])]
+    if reference is not None and reference.slices:
+        start = min(view.start, max(0, reference.end - view.duration))
+        same = view_without_idle(reference, start, start + view.duration)
+        parts.append(Part(reference.loop, times_of(same), [lanes_of(same, view.duration)]))
+    return Scene(offence.sentence, about_run(trace), parts, LEGEND, [*told(view, offence)])
+
+
+def view_without_idle(trace: Trace, start: int, end: int) -> View:
+    """Return the view between two times of a run, with the lanes that have work then."""
+    view = replace(make_view(trace, start, end), bubbles=(), zero=0)
     used = {item.lane for item in view.slices}
-    view = replace(view, lanes=tuple(lane for lane in view.lanes if lane in used) or view.lanes)
-    note = f"{ms(view.start)} to {ms(view.end)} of {ms(trace.end)} ms"
-    part = Part(trace.loop, note, [in_red(view, offence, view.duration)])
-    return Scene(offence.sentence, about_run(trace), [part], LEGEND, [*told(view, offence)])
+    return replace(view, lanes=tuple(lane for lane in view.lanes if lane in used) or view.lanes)
+
+
+def times_of(view: View) -> str:
+    """Return from when to when a view is, and the length of its run."""
+    return f"{ms(view.start)} to {ms(view.end)} of {ms(view.trace.end)} ms"
 
 
 def culprits_of(slices: Iterable[Slice], offence: Offence) -> list[Slice]:

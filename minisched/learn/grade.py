@@ -46,7 +46,7 @@ from .score import (
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # smaller cases to try; of lines that never end
 MOST_SECONDS_SMALLER = 20.0  # and for so long
-YOURS = "yours"  # what their run is called in a picture
+YOURS, PACKAGES = "yours", "the package's own lines"  # the names of two runs in a picture
 
 
 # -- What a learner sees: right or not yet, why in words, and a picture of it ----------------------
@@ -379,8 +379,8 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     trace = replace(verdict.trace, loop=YOURS)
     if not trace.slices:
         return not_yet(*said)
+    own = replace(judge(of_package(exercise.hole, attempt.case)).trace, loop=PACKAGES)
     if not found.law:  # they hold; it is worse
-        own = judge(of_package(exercise.hole, attempt.case)).trace
         return not_yet(*said, figures=pictures(exercise, trace, own))
     offence = offence_of(replace(verdict, trace=trace), found)
     if offence.sentence != plainly(found):
@@ -388,7 +388,7 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
         said.insert(1, in_full(story, names))
     title = shorten(plainly(found).replace("`", ""), 160, placeholder=" …")
     offence = replace(offence, sentence=title)
-    figures = [NotebookPicture(to_svg(offence_scene(trace, offence)))]
+    figures = [NotebookPicture(to_svg(offence_scene(trace, offence, own)))]
     if exercise.picture != "timing":
         with suppress(NothingToShow):  # it may have stopped before there was any
             figures += pictures(exercise, trace)

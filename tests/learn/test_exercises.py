@@ -237,6 +237,15 @@ def test_the_case_of_a_livelock_is_made_small() -> None:
     assert verdict.sentences[1].endswith("at turn 0: prompt [13], max_new_tokens 1.")
 
 
+def test_the_packages_run_of_the_same_case_is_below_a_broken_law() -> None:
+    one = EXERCISES["turn"]
+    verdict = grade(one, one.lines(one.solution.replace("batch, pending)", "batch)")))
+    assert verdict.sentences[2].startswith("The law: identity.")
+    text = " ".join(ElementTree.fromstring(verdict.figures[0].svg).itertext())
+    assert text.index("yours") < text.index("got 9, needs 5") < text.index("package's own lines")
+    assert text.count("time in ms") == 1  # they have the same time
+
+
 def test_a_title_has_no_backticks() -> None:
     one = EXERCISES["may_chain"]
     verdict = grade(one, one.lines(one.solution.replace("batch == running and ", "")))
