@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import minisched.learn.grade
 from minisched import learn
+from minisched.checks.laws import LAWS
 from minisched.learn import keep
 from minisched.learn.exercise import Exercise, Function, Loop, exercises
 from minisched.learn.grade import ExerciseVerdict, grade
@@ -63,11 +65,35 @@ each = pytest.mark.parametrize(
 )
 
 
+GLOSSARY = (LESSONS / "site/docs/glossary.md").read_text(encoding="utf-8")
+LAWS_EXPLAINED = dict(re.findall(r"^- `(\w+)`: (.+)$", GLOSSARY, re.M))
+ENTRIES = {word for entry in re.findall(r"^## (.+)$", GLOSSARY, re.M) for word in entry.split()}
+EVERYDAY = set((Path(__file__).parent / "everyday.txt").read_text(encoding="utf-8").split())
+ENDINGS = (("", ""), ("s", ""), ("es", ""), ("ed", ""), ("ed", "e"), ("d", ""), ("ing", ""),
+           ("ing", "e"), ("ies", "y"), ("s", "ion"), ("ed", "ion"), ("", "ion"))  # fmt: skip
+
+
+def unknown_words(sentences: Iterable[str]) -> set[str]:
+    """Return the words that are neither everyday English, nor of the glossary, nor code."""
+    known = {*EVERYDAY, *LAWS_EXPLAINED, *(word.lower() for word in ENTRIES)}
+    text = re.sub(r"`[^`]*`|\[[^\]]*\]|regex '.*?'(?=[,;.])", " ", "\n".join(sentences))
+    text = re.sub(r"\.(?=\s|$)", " ", text)
+    words = {word.lower() for word in re.findall(r"(?<![\w'`.-])[A-Za-z][a-z]+(?![\w(.=])", text)}
+    stems = {word: {word.removesuffix(end) + other for end, other in ENDINGS} for word in words}
+    return {word for word in words if not stems[word] & known}
+
+
+def test_the_glossary_explains_each_law_in_its_words() -> None:
+    assert {name: law.says for name, law in LAWS.items()} == LAWS_EXPLAINED
+    assert unknown_words(["The flux of step 2 was retracted"]) == {"flux"}
+
+
 def check_verdict(verdict: ExerciseVerdict) -> None:
-    """What a learner sees is short, has no traceback in it, and is well-formed.
+    """What a learner sees is short, well-formed, explained, and has no traceback in it.
 
     The longest sentence lists six requests, of which four share a prefix of 16 tokens.
     """
+    assert unknown_words(verdict.sentences) == set(), "into the glossary, or everyday.txt?"
     assert all(len(said) < 750 and "Traceback" not in said for said in verdict.sentences)
     ElementTree.fromstring(verdict._repr_html_().replace("&times;", "×"))
     for figure in verdict.figures:

@@ -236,8 +236,6 @@ def test_the_glossary_has_every_word_that_the_readme_and_the_lessons_explain() -
     entries = re.findall(r"^## (.+)$", DOCS["glossary.md"], re.M)
     assert entries == sorted(entries, key=str.lower)
     known = {entry.lower() for entry in entries}
-    verdicts = {"engine", "greedy", "hash model", "livelock", "log-probability", "loop", "turn"}
-    assert verdicts <= known  # words that the first verdicts and cases of a learner contain
     explained = re.findall(r"^- \*\*(\w+)\*\*: ", README, re.M)
     for path in ROOT.glob("lessons/[0-9][0-9]_*.py"):
         prose = re.sub(r"^# ?", "", path.read_text(encoding="utf-8"), flags=re.M)
