@@ -28,7 +28,7 @@ from .exhibit import Exhibit, exhibits
 OF_THE_README = "pinned_buffer_rewritten"
 LONGEST = 64 * MILLISECOND  # the longest run that is readable at this width
 ORDERS = re.compile(r"^step (\d+) runs (.*) on rank 0, and (.*) on rank 1$")
-AFTER = 1.12  # of the time shown: the end of the axis, with room for what a run leaves behind
+AFTER = 1.12  # of the time shown: the end of the axis, with room for the state after a run
 
 
 def exhibit_scene(exhibit: Exhibit) -> Scene:
