@@ -153,7 +153,7 @@ def finding_of(strip: Strip) -> str:
 def by_step(traces: Sequence[Trace], periods: int = 2) -> Scene:
     """Draw runs of one workload for as long as the first takes for ``periods`` settled steps.
 
-    A run alone is drawn by ``of_one``, whose title is a finding of this run.
+    A run alone is drawn by ``of_one``.
 
     Raises:
         ValueError: there is no trace.
@@ -168,8 +168,8 @@ def by_step(traces: Sequence[Trace], periods: int = 2) -> Scene:
         Strip(make_view(view.trace, view.start, min(view.start + length, view.trace.end)))
         for view in views
     ]
-    told = [f"{strip.loop} has {many(strip.most_steps, 'step')} at one moment" for strip in strips]
-    about = f"A colour is a step. {', '.join(told)}"
+    steps = [f"{strip.loop} has {many(strip.most_steps, 'step')} at one moment" for strip in strips]
+    about = f"A colour is a step. {', '.join(steps)}"
     if len(traces) == 2 and not differences(*traces):
         about += ". Both runs gave the same tokens"
     loops, most = ", ".join(strip.loop for strip in strips), many(strips[-1].most_steps, "step")

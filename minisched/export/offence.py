@@ -102,7 +102,7 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         leaves, arrives = (view.clip(time, time)[0] for time in (first.end, ready))
         data = {"missing": f"{first.id} {second.id}"}
         words = missing_words(missing, offence)
-        links.append(LaneLink("missing", (rows[0], leaves), (rows[1], arrives), words, words, data))
+        links.append(LaneLink("missing", (rows[0], leaves), (rows[1], arrives), words, data))
         begin = first.start if second.start >= first.end else first.end
         other = view.clip(begin, begin + second.duration)
         red[rows[1]].append(LaneItem("ghost", *other, about=LEGEND["ghost"]))

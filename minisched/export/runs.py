@@ -181,7 +181,6 @@ def links_of(view: View, rows: Mapping[int, int]) -> list[LaneLink]:
             arrow.brings if arrow.brings in ARROWS else "launch",
             (rows[arrow.src.id], view.clip(arrow.start, arrow.start)[0]),
             (rows[arrow.dst.id], view.clip(arrow.end, arrow.end)[0]),
-            arrow.words,
             arrow.meaning,
             {"kind": arrow.kind, "src": arrow.src.id, "dst": arrow.dst.id},
         )
@@ -226,7 +225,5 @@ def span_of(view: View, item: Slice, label: str = "") -> LaneItem:
 
 def flag_of(mark: Mark, time: int) -> LaneItem:
     """Return the flag where a wait was decided."""
-    said = "{op} {step} waits for {reason}".format(**mark.attrs)
-    return LaneItem(
-        "flag", time, time, about=f"{said} at {ms(mark.time)} ms", data={"mark": "wait"}
-    )
+    about = "{op} {step} waits for {reason} at {ms} ms".format(**mark.attrs, ms=ms(mark.time))
+    return LaneItem("flag", time, time, about=about, data={"mark": "wait"})

@@ -93,7 +93,6 @@ class LaneLink:
     kind: str
     src: tuple[int, int]
     dst: tuple[int, int]
-    words: str = ""  # its label, where a form has room for it: ``token for 6``
     about: str = ""
     data: Data = field(default_factory=dict)
 
