@@ -11,7 +11,7 @@ from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Mark, Slice, Trace
 from ..scene import LaneItem, LaneRow, Lanes
-from .marks import NothingToShow, named, number, short, word
+from .marks import NothingToShow, named, number, numbers, short, word
 
 
 class StepShare(NamedTuple):
@@ -79,8 +79,9 @@ def led_to(trace: Trace) -> Callable[[Mark], int]:
 def steps_of(trace: Trace) -> list[StepWork]:
     """Return every step by time; each request that it admits computes prompt tokens.
 
-    A request that is admitted again recomputes its prompt. Where a trace has no ``admit`` marks,
-    the mode alone decides, and prompt tokens are unknown (0).
+    A request that is admitted again recomputes its prompt. One with beams decodes a token for each
+    of them. Where a trace has no ``admit`` marks, the mode alone decides, and prompt tokens are
+    unknown (0).
     """
     step_of = led_to(trace)
     admitted = {
@@ -91,12 +92,17 @@ def steps_of(trace: Trace) -> list[StepWork]:
     retracted: dict[str, int] = {}  # time of each request's first retraction
     for mark in named(trace, "retraction"):
         retracted.setdefault(word(mark, "rid"), mark.time)
-    found = []
+    chosen = {
+        (number(m, "step"), word(m, "rid")): numbers(m, "rows") for m in named(trace, "beams")
+    }
+    found, beams = [], dict[str, int]()  # how many each request has now
     for item in forwards_of(trace):
         parts = []
         for rid in item.rids:
             key = (item.step, rid)
-            tokens = admitted.get(key, 0 if item.mode == "extend" else 1)
+            tokens = admitted.get(key, 0 if item.mode == "extend" else beams.get(rid, 1))
+            if key in chosen:
+                beams[rid] = len(chosen[key])
             kind = "prompt" if key in admitted or item.mode == "extend" else "decode"
             if kind == "prompt" and retracted.get(rid, item.start) < item.start:
                 kind = "again"
