@@ -133,8 +133,9 @@ def finding_of(strip: Strip) -> str:
         share = 100 * sum(gaps) / (len(devices) * max(1, view.duration))
         stages = f"the stages idle {share:.0f} % of this time"
         return f"{len(devices)} steps run at one moment, one in each stage; {stages}"
-    if ahead and len(gaps) == 1 < steps:
-        late = next(one.step for one in strip.of("run") if one.start >= view.bubbles[0].end)
+    after = [one.step for gap in view.bubbles for one in strip.of("run") if one.start >= gap.end]
+    if ahead and after and len(gaps) == 1 < steps:  # a measured run may end with its gap
+        late = after[0]
         order = f"step {late} is planned after step {late - 1} is read"
         return f"{loop}: {order}, so the device idles {ms(gaps[0])} ms"
     if ahead and gaps:
