@@ -172,7 +172,7 @@ class Merged:
 
 
 class Replaced(nn.Module):  # type: ignore[misc]
-    """A function in the place of a module."""
+    """A function instead of a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
