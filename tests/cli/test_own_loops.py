@@ -185,11 +185,11 @@ def test_a_loop_that_stops_working_ends_a_run(cli: Any, mine: Path) -> None:
 
 def test_a_hint_helps_a_loop_with_more_steps_in_flight(cli: Any, mine: Path) -> None:
     mine.write_text(HEAD + loop("three", 2), "utf-8")
-    out = cli("check --loop my.py --workloads 1")[1]
+    out = cli("check --loop my.py --workloads 1 --seed 8")[1]
     assert "Ask engine.must_delay_sample(batch) before the launch" in out and "'Add a loop'" in out
     assert "Design(three, ('ring', 'pool'), depth=3, pins=3)" in out
     mine.write_text(HEAD + loop("three", 2, options=", depth=3"), "utf-8")
-    out = cli("check --loop my.py --workloads 1")[1]
+    out = cli("check --loop my.py --workloads 1 --seed 8")[1]
     assert "3 steps in flight, but the loop has at most" not in out
 
 
