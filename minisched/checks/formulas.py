@@ -17,7 +17,7 @@ START, LEAST, STEPS = 0.7, 0.14, 600  # SGLang: of the ratio at first, as a shar
 AHEAD = 20  # decode steps that a retraction expects of each request
 
 
-class Ratio:
+class ExpectedRatio:
     """The new token ratio of one configuration, and how decisions change it."""
 
     def __init__(self, config: SchedulerConfig) -> None:

@@ -35,7 +35,7 @@ from ..policy.admission import Work
 from ..policy.waiting import CACHE_AWARE, is_held
 from ..scheduler import Scheduler
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
-from .formulas import Ratio, wrong_cuts
+from .formulas import ExpectedRatio, wrong_cuts
 from .history import many
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
@@ -360,7 +360,7 @@ class Decision:
 
     def by_formulas(self) -> Iterator[str]:
         """Yield the numbers that differ from the formulas of the rules (``formulas.py``)."""
-        config, step, of_rules = self.config, self.watched.step, Ratio(self.config)
+        config, step, of_rules = self.config, self.watched.step, ExpectedRatio(self.config)
         now, has_preempted = self.scheduler.new_token_ratio.current, bool(self.made_way)
         expected = [self.ratio] if self.scheduler.live else [self.ratio, of_rules.start]
         if self.decodes and not (self.prompts or self.is_unified or self.repeats):

@@ -47,8 +47,7 @@ from ..core.feature import Feature
 from ..core.part import RequestPart
 from ..devices.base import Array, Op
 from ..devices.sim import Vector
-from ..memory.pool import slots_of
-from ..models.base import ForwardBatch
+from ..models.base import ForwardBatch, slots_of
 from ..models.hash import HashModel
 from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import Touch

@@ -34,7 +34,7 @@ from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
 from ..features.logprobs import logprobs_of
 from ..memory import self_check
-from ..memory.pool import slots_of
+from ..models.base import slots_of
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
 from ..trace.recorder import SideRecorder

@@ -36,13 +36,12 @@ from typing import NamedTuple, cast
 from ..core import NoBatch, Row, ScheduleBatch
 from ..devices.base import Array, Op
 from ..engine.engine import Engine
-from ..models.base import ForwardBatch, make_forward_batch
+from ..models.base import ForwardBatch, flatten, make_forward_batch
 from ..scheduler.config import ALGORITHMS
 from ..trace import Touch
 from ..trace.events import ALL_TO_ALL
 from ..worker import Step, Worker
 from ..worker.recording import StepEdges
-from ..worker.worker import flatten
 from .design import design
 from .overlap import overlap
 from .vllm_pp import LayeredModel

@@ -27,11 +27,6 @@ PageCache = RadixCache | BlockPool
 """Finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM)."""
 
 
-def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
-    """Return the KV slots of pages, in order."""
-    return [page * page_size + at for page in pages for at in range(page_size)]
-
-
 # -- Pages: free, or a lease's, or the prefix cache's ----------------------------------------------
 
 

@@ -58,6 +58,34 @@ class ForwardBatch:
         return sum(self.extend_lens)
 
 
+def flatten(
+    batch: ScheduleBatch, ids: list[int], future_slots: list[int], max_len: int, page_size: int
+) -> ForwardBatch:
+    """Lay a batch out flat, in lists (SGLang's ``ScheduleBatch.get_model_worker_batch``).
+
+    ``ids`` and ``future_slots`` come from the relay, all other columns from the batch: none from
+    the live requests. A row of the page table has ``max_len`` cells.
+    """
+    rows = [lease.row for lease in batch.leases]
+    lens, sample_lens = list(map(len, batch.ids)), batch.sample_lens
+    ends = [start + length for start, length in zip(batch.starts, lens, strict=True)]
+    index: list[int] = []
+    slots: list[int] = []
+    for at, (pages_at, pages) in batch.new_pages.items():
+        cell = rows[at] * max_len + pages_at * page_size
+        slots += pages if page_size == 1 else slots_of(pages, page_size)
+        index += range(cell, cell + len(pages) * page_size)
+    sampling = [
+        (req.params, req.sampling_key, position)
+        for req, end, samples in zip(batch.reqs, ends, sample_lens, strict=True)
+        for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
+    ]
+    return ForwardBatch(
+        batch.step, batch.mode, batch.rids, rows, batch.starts, lens, sample_lens, sample_lens,
+        sampling, ids, future_slots, index, slots,
+    )  # fmt: skip
+
+
 def make_forward_batch(batch: ForwardBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
     """Ship a batch that is laid out in lists (SGLang's ``ForwardBatch.init_new``)."""
     rows, lens, logit_lens = batch.rows, batch.extend_lens, batch.logit_lens
@@ -208,3 +236,8 @@ def read_marks(marked: Sequence[int]) -> tuple[Sequence[int], frozenset[int]]:
         return marked, frozenset()
     places = frozenset(at for at, token in enumerate(marked) if token < 0)
     return [-1 - token if token < 0 else token for token in marked], places
+
+
+def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
+    """Return the KV slots of pages, in order."""
+    return [page * page_size + at for page in pages for at in range(page_size)]

@@ -127,9 +127,10 @@ class HashModel:
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
         """Return one token for each row of logits, [num_samples]: if greedy, the first maximum."""
+        if batch.adjustments:
+            logits = adjust(logits, batch.adjustments)
         tokens = Vector()
-        adjusted = adjust(logits, batch.adjustments)
-        for row, sampling in zip(adjusted, batch.sampling, strict=True):
+        for row, sampling in zip(logits, batch.sampling, strict=True):
             if sampling[0].temperature > 0 or isnan(sum(row)):
                 tokens.append(choose(row, *sampling))
             else:

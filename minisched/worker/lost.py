@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ..devices.base import Array, Buffer, is_out_of_memory
-from ..models.base import ForwardBatch
+from ..models.base import ForwardBatch, flatten
 from .recording import StepTouches
-from .worker import Step, Worker, flatten
+from .worker import Step, Worker
 
 
 def launch_or_lose(worker: Worker[Any], step: Step, delay_sample: bool = False) -> Step:

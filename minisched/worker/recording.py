@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from ..core import Lease, Outputs, Request, Row, ScheduleBatch
 from ..devices.base import Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
-from ..memory.pool import slots_of
-from ..models.base import ForwardBatch, placeholders
+from ..models.base import ForwardBatch, placeholders, slots_of
 from ..relay.base import Relay
 from ..scheduler import Scheduler
 from ..trace import Recorder, Slice, Touch

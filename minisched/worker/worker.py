@@ -25,10 +25,10 @@ from ..core import Result, ScheduleBatch
 from ..core.feature import StepPart
 from ..devices.base import Array, Device, Label, Op, OrNone, Stream, memory_for, reason_of
 from ..devices.cost import NO_COST, CostModel
-from ..memory.pool import slots_of
 from ..models.base import (
     ForwardBatch,
     Model,
+    flatten,
     make_forward_batch,
     read_marks,
     without_marks,
@@ -117,34 +117,6 @@ class Step:
             except Exception as kept:
                 kept.__traceback__ = None  # it names frames, and one of these this step
         return self._result
-
-
-def flatten(
-    batch: ScheduleBatch, ids: list[int], future_slots: list[int], max_len: int, page_size: int
-) -> ForwardBatch:
-    """Lay a batch out flat, in lists (SGLang's ``ScheduleBatch.get_model_worker_batch``).
-
-    ``ids`` and ``future_slots`` come from the relay, all other columns from the batch: none from
-    the live requests. A row of the page table has ``max_len`` cells.
-    """
-    rows = [lease.row for lease in batch.leases]
-    lens, sample_lens = list(map(len, batch.ids)), batch.sample_lens
-    ends = [start + length for start, length in zip(batch.starts, lens, strict=True)]
-    index: list[int] = []
-    slots: list[int] = []
-    for at, (pages_at, pages) in batch.new_pages.items():
-        cell = rows[at] * max_len + pages_at * page_size
-        slots += pages if page_size == 1 else slots_of(pages, page_size)
-        index += range(cell, cell + len(pages) * page_size)
-    sampling = [
-        (req.params, req.sampling_key, position)
-        for req, end, samples in zip(batch.reqs, ends, sample_lens, strict=True)
-        for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
-    ]
-    return ForwardBatch(
-        batch.step, batch.mode, batch.rids, rows, batch.starts, lens, sample_lens, sample_lens,
-        sampling, ids, future_slots, index, slots,
-    )  # fmt: skip
 
 
 # -- The worker ------------------------------------------------------------------------------------

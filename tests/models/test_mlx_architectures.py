@@ -7,10 +7,10 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from minisched.cli.models import read_tried
 from minisched.core import Request, SamplingParams
 from minisched.loops.run import run_loop
 from minisched.models.mlx_lm import MlxLm
-from minisched.models.tried import read_tried
 from minisched.scheduler import SchedulerConfig
 from tests.models.zoo import save
 from tests.support import open_device, prompt

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.cli.models import read_tried
 from minisched.core import Request, SamplingParams
 from minisched.loops.run import run_loop
 from minisched.models.checkpoint import WeightsError
@@ -23,7 +24,6 @@ from minisched.models.llama_torch import ROWS
 from minisched.models.pretrained import DTYPES
 from minisched.models.promise import measure_apart
 from minisched.models.transformers_lm import TransformersLM
-from minisched.models.tried import read_tried
 from minisched.scheduler import SchedulerConfig
 from tests.models.test_llama import Keeps, any_loop, play_exact, workloads
 from tests.models.zoo import ARCHITECTURES, random_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minisched.models.tried import LIBRARIES, read_tried
+from minisched.cli.models import LIBRARIES, read_tried
 from tests.models.zoo import ARCHITECTURES, DEVICES, measured, save
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

@@ -1,6 +1,6 @@
 """A small random checkpoint of each architecture, and the table of their classes.
 
-``python -m tests.models.zoo`` writes ``minisched/models/tried.toml``, which ``minisched models``
+``python -m tests.models.zoo`` writes ``minisched/cli/tried.toml``, which ``minisched models``
 prints. ``test_tried.py`` compares the table with what is measured now.
 """
 
@@ -17,10 +17,10 @@ from unittest.mock import patch
 
 import torch
 
+from minisched.cli.models import FILE
 from minisched.models.checkpoint import WeightsError
 from minisched.models.promise import kind_of
 from minisched.models.registry import open_model
-from minisched.models.tried import FILE
 
 BASE: dict[str, Any] = dict(
     vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=3, head_dim=16,

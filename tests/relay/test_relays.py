@@ -12,6 +12,7 @@ from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice, Vector
+from minisched.models.base import flatten
 from minisched.models.hash import HashModel
 from minisched.recipes import RECIPES
 from minisched.relay import (
@@ -26,7 +27,6 @@ from minisched.relay import (
 )
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
 from minisched.trace import Trace
-from minisched.worker.worker import flatten
 from tests.support import VOCAB, Workload, many, play, workloads
 
 MOST = 4  # requests at once

@@ -38,7 +38,7 @@ from minisched.engine.engine import Engine
 from minisched.features.logprobs import logprobs_of
 from minisched.loops.design import LOOPS
 from minisched.loops.run import Run, fresh, run_loop
-from minisched.models.base import Model, make_forward_batch
+from minisched.models.base import Model, flatten, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.relay import CARRIERS
@@ -48,7 +48,6 @@ from minisched.scheduler.verify import Drafts, VerifyResult
 from minisched.speculative.draft_model import check_fits, open_draft_model, open_hash_draft
 from minisched.speculative.lookup import MAX_N, MIN_N, propose
 from minisched.trace import Recorder
-from minisched.worker.worker import flatten
 from tests.support import EVERY_BACKEND, Workload, hash_model, many, no_rows, play, tokens
 
 Oracle = Callable[[list[int], int], list[int]]

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.devices.sim import SimDevice
-from minisched.memory.pool import slots_of
+from minisched.models.base import slots_of
 from minisched.models.hash import HashModel
 from minisched.policy.rules import FREE_RULES
 from minisched.record import to_text
