@@ -188,13 +188,17 @@ def find_wrong_ledgers(trace: Trace) -> Iterator[Offence]:
 
     An ended request is in no ledger. Placeholders of tokens in flight do not count.
     """
-    received = defaultdict[str, list[int]](list)
+    received, ended = defaultdict[str, list[int]](list), set[str]()  # since the newest commit
     for mark in trace.marks:
         of = mark.attrs
-        if mark.name == "tokens":
+        if mark.name == "commit":
+            ended.clear()
+        elif mark.name == "tokens":
             for rid, token in zip(of["rids"], of["tokens"], strict=True):
-                received[rid].append(token)
+                if rid not in ended:  # the mark of an end comes before that of its token
+                    received[rid].append(token)
         elif mark.name == "finish":
+            ended.add(str(of["rid"]))
             received.pop(str(of["rid"]), None)
         elif mark.name == "ledger" and of["after"] == "schedule":
             tokens = iter(of["tokens"])

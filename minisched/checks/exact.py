@@ -25,7 +25,7 @@ from .laws import SENT, STAND_IN
 AFTER_MESSAGES = ("receive", "schedule")
 OTHER_PHASES = {"prepare": ("advance step",), "launch": ("launch eager", "launch sample")}
 """Phases of the host with costs of their own, by the name of their slices."""
-MAY_BE_EMPTY = "fill"  # nothing to fill costs nothing
+MAY_BE_FREE = ("fill", "prepare")  # without a token to fill in, or of the same rows again
 
 
 def find_inexact(
@@ -79,8 +79,9 @@ class Prices:
         """Return what a slice may take, the most usual first."""
         cost, name = self.cost, item.name
         if is_host(item.lane):
-            phases = name, *OTHER_PHASES.get(name, ())
-            return [*(cost.host.get(phase, 0) for phase in phases), *[0] * (name == MAY_BE_EMPTY)]
+            others = [phase for phase in OTHER_PHASES.get(name, ()) if phase in cost.host]
+            costs = [cost.host.get(name, 0), *(cost.host[phase] for phase in others)]
+            return [*costs, *[0] * (name in MAY_BE_FREE)]
         if self.link and self.sent[item.id]:
             return [self.link.cost(self.sent[item.id])]
         if name in HALVES or name == "transfer":  # one that fails declares no slots

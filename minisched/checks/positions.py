@@ -66,6 +66,8 @@ class Cached:
         self.page_size = scheduler.config.page_size
         self.shares_outputs = scheduler.config.beam_width == 1  # not the KV of a beam
         process, close = scheduler.process, scheduler.leases.close
+        rules = scheduler.config.in_force
+        shares_running = rules.output_pages == "running" and self.shares_outputs
 
         def processed(batch: ScheduleBatch, result: Result) -> Outputs:
             """Check the prompts that a step has completed, once its result is processed."""
@@ -75,6 +77,12 @@ class Cached:
                 holds = row.req.lease is row.lease and not row.lease.is_released
                 if holds and row.deliver:
                     self.judge(row.req, row.lease, len(row.req.prompt), "has computed its prompt")
+                elif holds and rules.chunks_enter == "each":
+                    self.judge(row.req, row.lease, row.end, "has computed a chunk")
+            for row in batch.rows[batch.num_extend_reqs :] if shares_running else ():
+                holds = row.req.lease is row.lease and not row.lease.is_released
+                if holds and not result.error:
+                    self.judge(row.req, row.lease, row.req.known_len - 1, "has a new token")
             return outputs
 
         def closed(lease: Lease) -> None:

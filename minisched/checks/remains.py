@@ -20,7 +20,7 @@ from ..trace import Recorder
 
 OF_NEWEST_STEP = {
     "last", "newest", "shipped", "drained", "last_sequence_ids", "prev_req_id_to_index",
-    "sampled_for", "filled_for",
+    "sampled_for", "filled_for", "planned",
 }  # fmt: skip
 MAY_STAY = OF_NEWEST_STEP | {
     "ended",  # usages, which are the result of a run
