@@ -133,7 +133,7 @@ def check_bubbles(trace: Trace) -> None:
     assert sum(causes.values()) == measure(trace).bubble_ns == sum(by_phase(found).values())
     named = {reason: ns for reason, ns in lost.items() if ns and reason != HOST}
     assert {cause: causes.get(cause, 0) for cause in named} == named
-    others = {"host", "copy", "mask", "upload", "stage", "transfer"}
+    others = {"host", "copy", "mask", "upload", "stage", "transfer", "all to all"}
     assert causes.keys() - named.keys() <= others
     for bubble in found:
         assert bubble.start < bubble.end <= slices[bubble.op].start
