@@ -79,9 +79,10 @@ class Prices:
         """Return what a slice may take, the most usual first."""
         cost, name = self.cost, item.name
         if is_host(item.lane):
+            of_thread = item.lane.endswith("thread")  # there a sampling has a name of its own
             others = [phase for phase in OTHER_PHASES.get(name, ()) if phase in cost.host]
-            costs = [cost.host.get(name, 0), *(cost.host[phase] for phase in others)]
-            return [*costs, *[0] * (name in MAY_BE_FREE)]
+            is_free = name in MAY_BE_FREE or (name == "launch" and not of_thread)
+            return [cost.host.get(name, 0), *map(cost.host.__getitem__, others), *[0] * is_free]
         if self.link and self.sent[item.id]:
             return [self.link.cost(self.sent[item.id])]
         if name in HALVES or name == "transfer":  # one that fails declares no slots
