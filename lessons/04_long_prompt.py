@@ -145,8 +145,8 @@ learn.check("cut", cut)
 # more. Memory comes in pages of `page_size` tokens. `left` is `rem_total`. As it stands, the prompt alone
 # counts: too many requests start, and one of them is thrown out again (a **retraction**), so its work is
 # done twice. `left` counts tokens, and the last page of a request is rarely full: keep a page in
-# reserve. A rule that refuses too much wastes time: the checker compares your makespan with the
-# package's.
+# reserve. What a request needs, with that page, is less than `left`, and not equal to it. A rule that
+# refuses too much wastes time: the checker compares your makespan with the package's.
 
 
 # %% tags=["exercise"]

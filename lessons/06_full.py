@@ -132,9 +132,10 @@ learn.show(make_room, "retracted = False", "reqs = [req", look_at=("pages_short"
 # ## Exercise 1: how many pages are missing? · 3 lines
 #
 # `running` are the requests of the next step. Each has `length` (tokens that must have room then) and
-# `num_pages` (pages that it has). `free` pages are free, of `page_size` tokens each. Return how many
-# are missing; 0 or less: none. As it stands, every request needs a page in every step. If your answer
-# is too small, the free list is empty when a page is taken (`pop from empty list`).
+# `num_pages` (pages that it has). A step may add several tokens to a request (lesson 10). `free` pages are
+# free, of `page_size` tokens each. Return how many are missing; 0 or less: none. As it stands, every
+# request needs a page in every step. If your answer is too small, the free list is empty when a page is
+# taken (`pop from empty list`).
 
 
 # %% tags=["exercise"]

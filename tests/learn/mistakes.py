@@ -22,8 +22,15 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("tokens.append(device.wait(op))", "tokens.append(op)", "should give"),
         ("        device.work(6)\n", "", "the host worked 0 times"),
         ("return tokens[len(prompt):]", "return tokens", "should give"),
+        ("", "def generate_tokens(device, model, prompt, count):\n"
+         "    before = len(prompt)\n"
+         "    for _ in range(count):\n"
+         "        prompt.append(device.wait(device.launch(lambda: model(prompt), 10)))\n"
+         "        device.work(6)\n"
+         "    return prompt[before:]\n", "your lines write to the list `prompt`"),
     ),
     "generate_ahead": (
+        ("memory = list(prompt)", "memory = prompt", "your lines write to the list `prompt`"),
         (" if at < count - 1 else None", "", "launches;"),
         ("    tokens.append(device.wait(op))\n        device.work(6)",
          "    device.work(6)\n        tokens.append(device.wait(op))", "before it was there"),
@@ -227,14 +234,16 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "pages_short": (
         ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
         ("-(-one.length // page_size)", "one.length // page_size + 1", "is retracted, when"),
-        ("-(-one.length // page_size)", "one.length", "it gives 2, should give 0"),
+        ("-(-one.length // page_size)", "one.length", "it gives 4, should give 0"),
         ("return lacking - free", "return lacking", "it gives 1, should give 0"),
-        ("return lacking - free", "return min(1, lacking - free)", "it gives 1, should give 2"),
+        ("return lacking - free", "return min(1, lacking - free)", "it gives 1, should give 3"),
         ("-(-one.length // page_size) - one.num_pages", "one.length - one.num_pages * page_size",
          "should give"),
         ("+= -(-one.length // page_size) - one.num_pages",
          "= -(-one.length // page_size) - one.num_pages", "should give"),
         ("return lacking - free", "return 0", "pop from empty list"),
+        ("+= -(-one.length // page_size) - one.num_pages",
+         "+= one.length > one.num_pages * page_size", "should give"),
     ),
     "choose_victim": (
         ("one.num_outputs, -one.prompt_len", "-one.num_outputs, -one.prompt_len",
@@ -442,6 +451,23 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "        if step:\n            engine.postprocess(step, engine.wait(step))",
             "Serial: 0 of",
         ),
+        ("", "def generate_overlapped(engine):\n"
+         "    last = None\n"
+         "    while last or not engine.is_finished:\n"
+         "        seqs = engine.schedule()\n"
+         "        tokens = engine.wait(last) if last else None\n"
+         "        step = engine.launch(seqs, engine.input_ids(seqs)) if seqs else None\n"
+         "        if last:\n"
+         "            engine.postprocess(last, tokens)\n"
+         "        last = step\n", "launch first, then wait"),
+        ("", "def generate_overlapped(engine):\n"
+         "    last = None\n"
+         "    while seqs := engine.schedule():\n"
+         "        step = engine.launch(seqs, engine.input_ids(seqs))\n"
+         "        if last:\n"
+         "            engine.postprocess(last, engine.wait(last))\n"
+         "        last = step\n"
+         "    engine.postprocess(last, engine.wait(last))\n", "in the serial loop"),
     ),
 }  # fmt: skip
 

@@ -274,7 +274,13 @@ def generated(generate: Any, prompt: list[int], count: int) -> Generated:
     asked = f"for the prompt {prompt} and {many(count, 'new token')}"
     for name in ("work", "launch", "wait"):
         setattr(device, name, unwatched(getattr(device, name)))
-    given = generate(device, unwatched(model), prompt, count)
+    mine = list(prompt)
+    given = generate(device, unwatched(model), mine, count)
+    if mine != prompt:
+        raise Mistake(
+            f"{asked} your lines write to the list `prompt`, which belongs to the client; copy it: "
+            "`list(prompt)`"
+        )
     return Generated(given, device, device.now, asked)
 
 

@@ -69,10 +69,10 @@ def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Requ
 
 
 def some_grown(random: Random) -> tuple[list[Grown], int, int]:
-    """Requests that have pages for all tokens but the newest, or also for that; and a few free."""
+    """Requests that have pages for all tokens but the newest few, or also for those; some free."""
     size = random.choice((1, 2, 4))
-    lengths = [random.randint(2, 20) for _ in range(random.randint(0, 5))]
-    running = [Grown(length, -(-(length - random.randint(0, 1)) // size)) for length in lengths]
+    lengths = [random.randint(6, 20) for _ in range(random.randint(0, 5))]
+    running = [Grown(length, -(-(length - random.randint(0, 5)) // size)) for length in lengths]
     return running, random.randint(0, 4), size
 
 

@@ -22,8 +22,12 @@ PROMPTS = (
     (([1, 2, 3], 9), ([4, 5], 12)),
     (([1, 2, 3], 9), ([4, 5], 12), ([6, 7, 8, 9], 6), ([3, 3], 8), ([8], 10)),
     (([9, 1], 40), ([2, 2, 4], 3), ([1, 1], 30), ([30, 6], 25)),
+    (([1, 2, 3], 9), ([4, 5], 9), ([8], 9), ([3, 3], 9)),
 )
-"""Prompts with the most tokens of their answers; that of `1 1` ends early, at its 12th token."""
+"""Prompts with the most tokens of their answers; that of `1 1` ends early, at its 12th token.
+
+In the last ones three answers end in the same step, and only then the fourth has a slot.
+"""
 MOST_STEPS = 400
 
 
@@ -77,6 +81,7 @@ class CountedEngine(SmallEngine):
     def __init__(self, workload: int) -> None:
         super().__init__(PROMPTS[workload])
         self.read = set[int]()
+        self.scheduled: list[Any] = []  # the sequences that `launch` has not got yet
 
     def schedule(self) -> list[Any]:
         """Schedule, unless far more steps were scheduled than there are tokens.
@@ -89,7 +94,8 @@ class CountedEngine(SmallEngine):
             raise Mistake(
                 f"`schedule` was called {MOST_STEPS} times, and some answer has not ended"
             )
-        return super().schedule()
+        self.scheduled = super().schedule()
+        return self.scheduled
 
     def launch(self, seqs: Any, ids: Any) -> Any:
         """Launch a step that has a sequence.
@@ -107,7 +113,21 @@ class CountedEngine(SmallEngine):
                 f"{self.steps} are in flight. Two keep the device busy; with more, an answer that "
                 "ends early wastes more steps"
             )
+        self.scheduled = []
         return super().launch(seqs, ids)
+
+    def wait(self, step: Any) -> tuple[int, ...]:
+        """Wait, unless a step could be launched first.
+
+        Raises:
+            Mistake: `schedule` has returned sequences that are not launched.
+        """
+        if self.scheduled:
+            raise Mistake(
+                f"step {self.steps + 1} was scheduled, but you waited for step {step.step} before "
+                "you launched it. Meanwhile the device may run out of work: launch first, then wait"
+            )
+        return super().wait(step)
 
     def postprocess(self, step: Any, tokens: Any) -> None:
         """Process a step once, and in the order of the launches.
