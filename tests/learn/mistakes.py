@@ -366,6 +366,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (" or not set(cells) & set(its_cells)", "", "can't hurt each other"),
         ("if clocks[i][lane] > clocks[j].get(lane, 0):", "if True:", "no race"),
         (', "free"', "", "you found nothing"),
+        ('kind == its_kind == "read"', "kind == its_kind", "but you found nothing"),
     ),
     "diagnose": (
         ('"overlap"', '"livelock"', "the law that it breaks is not"),

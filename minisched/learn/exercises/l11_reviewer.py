@@ -258,6 +258,9 @@ TOUCHING: tuple[list[Step], ...] = (
     [  # only a later cell of the first act is shared
         ("forward", "write", ("kv_cache", (1, 2))), ("copy", "read", ("kv_cache", (2, 3))),
     ],
+    [("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1),  # two writes
+     ("forward", "write", ("future", (1, 2))), ("copy", "begin", 2), ("forward", "end", 1),
+     ("copy", "write", ("future", (2,))), ("copy", "end", 2)],
 )  # fmt: skip
 
 
