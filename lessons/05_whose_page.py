@@ -135,7 +135,8 @@ learn.check("shared_pages", shared_pages)
 #
 # A request reads the prefix that ends at `node`. Which nodes of the tree must not be evicted
 # meanwhile? Give them in a list; the package adds one lock to each of them now, and takes it back
-# when the request ends. `node.parent` is the node above; the root's parent is None.
+# when the request ends. `node.parent` is the node above; the root's parent is None. The root has no
+# pages, so leave it out.
 
 
 # %% tags=["exercise"]
