@@ -67,8 +67,12 @@ def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
 def tokens_alone(workload: Workload, req: Request, truth: Alone | None = None) -> list[int]:
     """Return the tokens of ``alone``; a prefix after an abort or an injected fault of a step."""
     tokens = (truth or alone(workload, req)).tokens
-    if not (req.finish_reason is FinishReason.ABORT or workload.has_failed(req)):
-        return tokens
+    has_ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
+    return tokens_so_far(workload, req, tokens) if has_ended_early else tokens
+
+
+def tokens_so_far(workload: Workload, req: Request, tokens: list[int]) -> list[int]:
+    """Return the tokens that a request alone has where it ended early: a prefix, or a best beam."""
     if workload.config.beam_width > 1 and tokens:
         return search_alone(req, len(req.output_ids), workload).tokens
     return tokens[: len(req.output_ids)]

@@ -27,7 +27,7 @@ from minisched.checks.judge import (
     stopped_by,
 )
 from minisched.checks.laws import Clients, bad_end, ends_in, tokens_in
-from minisched.checks.oracle import alone, tokens_alone
+from minisched.checks.oracle import alone, tokens_alone, tokens_so_far
 from minisched.checks.step_fault import BadLuck, StepFault, wrap
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import Device
@@ -382,7 +382,8 @@ class Aftermath:
         """Whose tokens are not those that it would get alone, or the first of them."""
         for req in self.workload.requests:
             truth = tokens_alone(self.workload, req, alone(self.workload, req, refusal))
-            truth = truth[: len(req.output_ids)] if self.may_have_ended(req) else truth
+            if self.may_have_ended(req):
+                truth = tokens_so_far(self.workload, req, truth)
             if req.output_ids != truth:
                 yield f"{req.rid} gave {req.output_ids}, alone it gives {truth} ({req.error})"
 
