@@ -34,12 +34,13 @@ def find_inexact(
     """Yield slices that begin after their last cause, or take another time than they cost.
 
     ``num_tokens`` are those of each step, by side of ``pd`` and step. The halves of a forward pass
-    are not judged.
+    are not judged. The launch that loses a step waits for the device, and is not judged either.
     """
     if case.cost.pace != IDEAL_PACE:
         return
     course, prices = course_of(trace), Prices(case, trace)
     halved = {item.step for item in trace.slices if item.name in HALVES}
+    lost = {("launch", item.step) for item in trace.slices if item.name == STAND_IN}
     passes = dict[tuple[str, int], list[Slice]]()  # one slice for each stage of a pipeline
     for number, ran in course.ran.items():
         item = course.slices[number]
@@ -49,7 +50,9 @@ def find_inexact(
             yield Offence(story, (number,), "time", "", item.start)
         if item.name == "forward" and item.step not in halved:
             passes.setdefault((side_of(item.lane)[0], item.step), []).append(item)
-        elif item.name != "forward" and item.duration not in (costs := prices.of(item)):
+        elif item.name == "forward" or (item.name, item.step) in lost:
+            continue
+        elif item.duration not in (costs := prices.of(item)):
             yield other_time([item], costs[0])
     for key, stages in passes.items():
         cost = case.cost.forward(num_tokens.get(key, 0))
