@@ -33,6 +33,7 @@ from .scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_
 from .units import ms
 
 READ = ("process", "output", "postprocess")
+PARTS = ("fill", "launch", "send")  # a block of one of these alone has its name
 NOTHING = ("wait", "receive")  # of the host, with no step
 LEAST = 0.01  # of a picture: the rest of a block that it cuts is left out below this
 APART = 0.1  # of a box's length: phases that are nearer are one box
@@ -47,6 +48,7 @@ class StepBlock:
     step: int
     start: int
     end: int
+    does: str = ""  # the verb, or one of PARTS if the block is only that
 
 
 @kept
@@ -59,8 +61,12 @@ def blocks(trace: Trace) -> list[StepBlock]:
         if not (is_host(item.lane) or is_forward(item.lane)):
             continue
         verb = "run" if is_forward(item.lane) else "read" if item.name in READ else "plan"
-        found[item.lane].append(StepBlock(item.lane, verb, item.step, item.start, item.end))
-    every = (one for some in found.values() for one in joined(some))
+        does = item.name if item.name in PARTS else verb
+        does = "launch" if verb == "plan" and item.lane.endswith("thread") else does
+        found[item.lane].append(StepBlock(item.lane, verb, item.step, item.start, item.end, does))
+    every = [one for some in found.values() for one in joined(some)]
+    planned = {one.step for one in every if one.does == "plan"}
+    every = [one if one.step in planned else replace(one, does=one.verb) for one in every]
     return sorted(every, key=lambda one: one.start)
 
 
@@ -70,7 +76,8 @@ def joined(blocks: Iterable[StepBlock]) -> list[StepBlock]:
     for one in blocks:
         if found and is_one(found[-1], one):
             before = found.pop()
-            one = replace(before, end=max(before.end, one.end))
+            does = one.does if one.does == before.does else one.verb
+            one = replace(before, end=max(before.end, one.end), does=does)
         found.append(one)
     return found
 
@@ -96,7 +103,7 @@ def step_box(one: StepBlock, start: int, end: int) -> LaneItem:
     A prefill side counts its own steps, so these boxes are grey.
     """
     is_prefill = side_of(one.lane) == PAIR[0]
-    verb = "prompt" if is_prefill and one.verb == "run" else one.verb
+    verb = "prompt" if is_prefill and one.verb == "run" else one.does or one.verb
     words = f"{verb} {one.step}"
     return LaneItem(
         f"step {one.step % len(STEPS)}",
@@ -206,8 +213,17 @@ class Strip:
     @property
     def goes_over_the_host(self) -> bool | None:
         """Return whether a token goes over the host to its next step; None: none was seen."""
-        ways = {arrow.stays for arrow in self.view.arrows if arrow.brings == "token"}
-        return False in ways if ways else None
+        return not all(self.ways.values()) if self.ways else None
+
+    @property
+    def ways(self) -> dict[int, bool]:
+        """Return whether the token of each step stays on the device, by step."""
+        found: dict[int, bool] = {}
+        for arrow in self.view.arrows:
+            if arrow.brings == "token":
+                step = arrow.src.step
+                found[step] = arrow.stays and found.get(step, True)
+        return found
 
     @property
     def step_ns(self) -> int | None:
@@ -257,9 +273,14 @@ class Strip:
     def note(self) -> str:
         """Write the time of a step, and the way of the token."""
         words = [f"{ms(self.step_ns)} ms a step"] if self.step_ns else []
-        if self.goes_over_the_host is not None:
-            way = "goes over the host" if self.goes_over_the_host else "stays on the device"
-            words.append(f"the token {way}")
+        ways = self.ways
+        over = [step for step, stays in ways.items() if not stays]
+        if len(over) in (0, len(ways)):
+            way = "goes over the host" if over else "stays on the device"
+            words += [f"the token {way}"] * bool(ways)
+        else:
+            steps = " and ".join(map(str, over))
+            words.append(f"the token of step {steps} goes over the host, others stay on the device")
         return ", ".join(words)
 
     def lanes(self, length: int) -> Lanes:
@@ -292,11 +313,11 @@ class Strip:
                 yield LaneLink("transfer", src, dst)
 
     def _token(self) -> Iterator[LaneLink]:
-        """Yield the arrows of one token, from the end of its step to the next step."""
-        zero, end = self.view.start, self.view.end
+        """Yield the arrows of one token of each way, from the end of its step to the next step."""
+        zero, end, seen = self.view.start, self.view.end, set[bool]()
         for arrow in self.view.arrows:
             ran, after = self.of("run", arrow.src.step), self.of("run", arrow.dst.step)
-            if arrow.brings != "token" or not ran or not after:
+            if arrow.brings != "token" or arrow.stays in seen or not ran or not after:
                 continue
             source = max(ran, key=lambda one: one.end)
             target = min(after, key=lambda one: one.start)
@@ -308,9 +329,10 @@ class Strip:
             read, plan = self.of("read", source.step), self.of("plan", target.step)
             if is_host(arrow.src.lane) and read and plan:
                 host = self.at[read[0].lane]
-                to, back = (host, read[0].start - zero), (host, plan[-1].end - zero)
+                to = host, read[0].start - zero
+                back = host, min(plan[-1].end, target.start) - zero  # a launch may return later
                 yield LaneLink("token", src, to, about=arrow.meaning, data=data)
                 yield LaneLink("token", back, dst, about=arrow.meaning, data=data)
             else:
                 yield LaneLink("token", src, dst, about=arrow.meaning, data=data)
-            return
+            seen.add(arrow.stays)

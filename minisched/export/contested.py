@@ -178,9 +178,9 @@ def cell_row(view: View, name: str, end: int, slices: Sequence[int] = ()) -> Lan
             ran = cell.words.slices.get(access.slice)
             about = f"{access.kind} by {ran.label}" if ran else access.kind
             spans.append(LaneItem(SIGN_OF[access.kind], time, time, about=about))
-    for number, culprit in enumerate(slices, 1):
+    for culprit in slices:
         times = [access.time for access in cell.accesses() if access.slice == culprit]
         if times:
             ends = view.clip(min(times), max(times))
-            spans.append(LaneItem("outline", *ends, str(number), data={"cell": number}))
+            spans.append(LaneItem("outline", *ends, data={"cell": culprit}))
     return LaneRow(cell.name, spans)

@@ -64,7 +64,8 @@ class LanesDrawing:
             kinds = [item.kind for item in row.spans]
             y += 8 if at and row.group != before else 0
             y += 22 if self.is_narrow and row.group not in ("", before) else 0
-            y += 13 if "outline" in kinds else 0  # its number stands above it
+            is_numbered = any(item.kind == "outline" and item.label for item in row.spans)
+            y += 13 if is_numbered else 0  # the number stands above its frame
             yield _Strip(row, y, row.group if row.group != before else "")
             before = row.group
             y += self.pitch + 10 * ("said" in kinds) + PHRASE * kinds.count("deed")
@@ -147,9 +148,10 @@ class LanesDrawing:
             if item.end == item.start:  # around a sign
                 x, width = x - 6, 12
             page.rect("outline", x - 1, y - 1, width + 2, self.box + 2, item.about, item.data)
-            middle = self._free(x, width, y - 17, y - 1, 16, strip.numbers)
-            strip.numbers.append(middle)
-            self._disc(middle, y - 9, item.label)
+            if item.label:
+                middle = self._free(x, width, y - 17, y - 1, 16, strip.numbers)
+                strip.numbers.append(middle)
+                self._disc(middle, y - 9, item.label)
         elif item.kind == "deed":
             strip.deeds += 1
             self._phrase(item, y + self.box + PHRASE * strip.deeds)
@@ -197,7 +199,10 @@ class LanesDrawing:
     def _label(self, item: LaneItem, strip: _Strip) -> None:
         """Draw as much of a label as fits, where no arrow runs, if there is such a place."""
         places = self._places(item, strip)
-        if first := next(places, None):
+        first = next(places, None)
+        if not first and item.kind.startswith("step "):
+            self._name_beside(item, strip)
+        if first:
             rest = (place for place in places if not place[2])
             words, middle, is_struck = next(rest, first) if first[2] else first
             if is_struck and item.kind in ("bubble", "waited"):
@@ -208,6 +213,21 @@ class LanesDrawing:
                 room = 0.9 * width_of(words, self.sheet.small, bold=True)
                 self.page.rect("halo", middle - room / 2, strip.y + 2, room, self.box - 4)
             self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
+
+    def _name_beside(self, item: LaneItem, strip: _Strip) -> None:
+        """Draw a narrow box's label on the free lane to its right, or else to its left."""
+        x, until = self.x.at(item.start), self.x.at(item.end)
+        boxes = [(self.x.at(one.start), self.x.at(one.end)) for one in strip.row.spans]
+        room = width_of(item.label, self.sheet.small) + 4
+        for left in (until, x - room):
+            sides = left, strip.y + 2, left + room, strip.y + self.box - 2
+            is_free = self.x.left <= left and left + room <= self.sheet.edge
+            is_free &= not any(start < left + room and left < end for start, end in boxes)
+            if is_free and not any(crosses(one, sides) for one in self.segments):
+                middle = left + room / 2
+                self.page.words(middle, strip.y + self.box / 2 + 4, item.label, "small", "middle")
+                self.page.said.add(item.label)
+                return
 
     def _places(self, item: LaneItem, strip: _Strip) -> Iterator[tuple[str, float, bool]]:
         """Yield places for words without signs or arrows, nearest to the middle first.

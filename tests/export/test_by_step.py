@@ -89,6 +89,30 @@ def test_a_box_has_the_colour_of_its_step_and_a_token_its_way() -> None:
     assert "over the host" in scene.parts[0].note and "stays" in scene.parts[1].note
 
 
+@pytest.mark.parametrize("loop", [*LOOPS, "vllm_step", "trtllm_overlap", "vllm_pp"])
+def test_no_token_arrow_points_back_in_time(loop: str) -> None:
+    links = [link for shown in lanes(of_one(trace_of(loop))) for link in shown.links]
+    assert links and all(link.src[1] <= link.dst[1] for link in links)
+
+
+@pytest.mark.parametrize("loop", ["mlx_async", "multi_step"])
+def test_a_token_that_takes_the_other_way_is_named(loop: str) -> None:
+    scene = draw_of(loop)
+    found = re.search(
+        r"the token of step (\d+) goes over the host, others stay", scene.parts[0].note
+    )
+    assert found
+    (shown,) = lanes(scene)
+    plan = f"plan {int(found[1]) + 1}"
+    read, after = (next(it for row in shown.rows for it in row.spans if it.label == words)
+                   for words in (f"read {found[1]}", plan))  # fmt: skip
+    assert read.end <= after.start
+
+
+def draw_of(loop: str) -> Scene:
+    return of_one(trace_of(loop), 4 if loop == "multi_step" else 3, has_gap=loop == "mlx_async")
+
+
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize("sheet", [SLIDE, PHONE], ids=["slide", "phone"])
 def test_every_size_and_language_fits(lang: str, sheet: Any) -> None:
