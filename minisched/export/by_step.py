@@ -246,7 +246,12 @@ class Strip:
         if not prompts or not gaps:
             return ""
         times = " to ".join(dict.fromkeys(ms(choose(gaps)) for choose in (min, max)))
-        steps = many(len(prompts), "step")
+        beside = [
+            one for one in prompts if one.end > decodes[0].start and one.start < decodes[-1].end
+        ]
+        if not beside:
+            return ""
+        steps = many(len(beside), "step")
         return f"Decode goes on beside {steps} with prompts: a step every {times} ms"
 
     @property

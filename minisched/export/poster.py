@@ -16,7 +16,7 @@ from ..checks.history import many
 from ..checks.overlap import forward_lanes, forwards, measure
 from ..trace import Slice, Trace
 from .by_step import Strip, blocks
-from .layout import DECODES, make_view
+from .layout import DECODES, around_a_gap, make_view
 from .runs import TIE
 from .scene import Lanes, Part, Scene
 from .units import ms
@@ -32,12 +32,13 @@ class Kind(NamedTuple):
     turns: int  # steps from one of a request to its next one
     most_steps: int  # in work at one moment
     over_the_host: bool
+    has_breaks: bool = False  # the device idles only where the batch changes
 
     @property
     def words(self) -> str:
         """Return the kind in a line."""
         if self.devices > 1:
-            return f"{self.devices} batches, one in each stage"
+            return f"{self.devices} stages: a step runs in each of them, in order"
         if self.burst > 1:
             return f"{self.burst} steps planned together"
         if self.turns > 1:
@@ -45,7 +46,8 @@ class Kind(NamedTuple):
         if self.most_steps < 2:
             return "one step at a time"
         ahead = f"{many(self.most_steps - 1, 'step')} ahead"
-        return ahead + ", the token over the host" * self.over_the_host
+        ahead += ", the token over the host" * self.over_the_host
+        return ahead + " while the batch stays the same" * self.has_breaks
 
 
 class Period(NamedTuple):
@@ -83,7 +85,7 @@ def poster(traces: Sequence[Trace]) -> Scene:
     notes, title = [], "no run has settled steps"
     if known:
         title = (f"{len(known)} designs are {many(len(families), 'picture')}: "
-                 "count the colours at one moment")  # fmt: skip
+                 "two colours at one moment are two steps in work")  # fmt: skip
         least = min(times[one.trace.loop] for one in known)
         best = [one.trace.loop for one in known if times[one.trace.loop] <= TIE * least]
         notes.append(f"The fastest, within 1 %: {', '.join(best)}; "
@@ -124,11 +126,14 @@ def settled_in(trace: Trace) -> Period | None:
     burst = longest_burst(whole)
     is_ahead = whole.most_steps > 1
     over = is_ahead and bool(whole.goes_over_the_host)
-    kind = Kind(len(forward_lanes(trace)), burst, turns, whole.most_steps, over)
+    broken = around_a_gap(trace, MIN_PERIODS)
+    breaks = is_ahead and turns == 1 and not whole.view.bubbles and bool(broken.bubbles)
+    kind = Kind(len(forward_lanes(trace)), burst, turns, whole.most_steps, over, breaks)
     if len(stretch) <= burst + 1:
         return None
     at = begin_of(trace, stretch, burst)
-    return Period(trace, kind, stretch[at].start, stretch[at + burst].start - stretch[at].start)
+    period = stretch[at + burst].start - stretch[at].start
+    return Period(trace, kind, broken.start if breaks else stretch[at].start, period)
 
 
 def longest_burst(strip: Strip) -> int:

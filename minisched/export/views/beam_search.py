@@ -66,7 +66,8 @@ def scene(trace: Trace) -> Scene:
     used = pages(part, [*times.values()], names)
     note = "in a cell: the token of a beam; below it: the row of the beam that it extends"
     return Scene(
-        f"beam_search: {forked} of {many(len(cells), 'beam')} fork, and {ended} end in their rows",
+        f"beam_search: of {many(len(cells), 'beam')}, {forked} are extended several times and "
+        f"{ended} not at all",
         about_run(trace, shown, side_words(trace), first_of(MOST_ROWS, len(places), "row")),
         [Part("Rows of the page table", note, [beams]),
          Part("Pages", "the request of each page, when a step begins", [used])],

@@ -32,6 +32,11 @@ SCATTERED = {
     "arrow token": "from the row that the token was sampled in",
 }
 PATHS = {"full": "full H2D", "slice": "slice copy", "scatter": "scatter_"}
+WORDS = {
+    "full H2D": "the CPU sends every token",
+    "slice copy": "each row continues the row of the same number",
+    "scatter_": "each token is written to the new row of its request",
+}
 Row = tuple[str, str, int]  # request, look, and a row of the previous step, or KNOWN
 
 
@@ -76,14 +81,14 @@ def prev_sampled(trace: Trace) -> Scene:
         paths.append(PATHS.get(word(mark, "path"), word(mark, "path")))
     columns = [f"{step}\n{path}" for step, path in zip(steps, paths, strict=True)]
     stay = sum(source != KNOWN for rows in steps.values() for _, _, source in rows)
-    new = sum(number(mark, "new") for mark in marks)
+    every = many(sum(map(len, steps.values())), "row")
     note = "a column is a step, with its path; a<2: sampled in row 2 of the step before"
     return Scene(
-        f"prev_sampled: {many(stay, 'token')} stay on the device, {new} ids come from the CPU",
+        f"prev_sampled: {stay} of {every} take the token of the step before, on the device",
         about_run(trace, shown, side_words(trace)),
         [Part("Rows of input_ids", note, [grid_of(steps, columns)])],
         SCATTERED,
-        ["; ".join(f"{path}: {many(paths.count(path), 'step')}" for path in PATHS.values())],
+        [f"{path} ({many(paths.count(path), 'step')}): {WORDS[path]}" for path in PATHS.values()],
     )
 
 
