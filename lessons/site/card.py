@@ -52,12 +52,12 @@ FORMS = {  # by the name of the PNG; the last one is for a phone: 24 pixels are 
 SAYS = {
     "en": (
         "Same tokens, {times} times as fast",
-        "Overlap scheduling: the device is busy {ahead} % of the time, not {serial} %",
+        "Overlap scheduling: the device is busy {ahead} % of the whole run, not {serial} %",
         "minisched · the loops of SGLang, vLLM and MindIE, small enough to read",
     ),
     "zh": (
         "token 相同，速度是 {times} 倍",
-        "重叠调度：设备 {ahead} % 的时间在工作，而不是 {serial} %",
+        "重叠调度，整个运行：设备 {ahead} % 的时间在工作，而不是 {serial} %",
         "minisched · SGLang、vLLM、MindIE 的调度循环，小到可以读完",
     ),
 }
