@@ -80,11 +80,20 @@ def percentiles(times: Percentiles | None) -> str:
 
 def pause(run: Run) -> str:
     """Write the longest time between two tokens of a request while a prompt is computed."""
+    _, start, end = longest_pause(run)
+    return f"{ms(end - start)} ms" if end > start else NO_PAUSE
+
+
+def longest_pause(run: Run) -> tuple[str, int, int]:
+    """Return that request and the times of its two tokens, in nanoseconds; without one, zeros."""
     prompts = union(passes(run.trace, "extend", "mixed"))
-    gaps = (gap for item in run.metrics.ended
-            for gap in pairwise(accumulate(item.itls, initial=item.first_token or 0)))  # fmt: skip
-    longest = max((end - start for start, end in gaps if within(prompts, start, end)), default=0)
-    return f"{ms(longest)} ms" if longest else NO_PAUSE
+    gaps = (
+        (item.rid, start, end)
+        for item in run.metrics.ended
+        for start, end in pairwise(accumulate(item.itls, initial=item.first_token or 0))
+        if within(prompts, start, end)
+    )
+    return max(gaps, key=lambda gap: gap[2] - gap[1], default=("", 0, 0))
 
 
 def passes(trace: Trace, *modes: str) -> list[Slice]:

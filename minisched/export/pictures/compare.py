@@ -45,7 +45,7 @@ def cpu_gpu_overlap() -> Scene:
     runs = [run_of(loop) for loop in loops]
     scene = in_step(dict(zip((MEANS[loop][0] for loop in loops), runs, strict=True)))
     none, *_, ahead = (ms(view.duration // STEPS) for view in steady_views(runs, STEPS))
-    title = f"With no overlap a step takes {none} ms, in vLLM and SGLang {ahead} ms"
+    title = f"With no overlap a step takes {none} ms, in vLLM and SGLang alike {ahead} ms"
     return replace(scene, title=title, notes=means_of(loops))
 
 

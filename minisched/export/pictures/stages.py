@@ -10,7 +10,7 @@ from ...recipes import RECIPES, Recipe
 from ...trace import Trace
 from ...trace.sides import one_side, sides
 from ..layout import make_view
-from ..pd_or_mixed import both, pause
+from ..pd_or_mixed import both, longest_pause, pause
 from ..runs import LEGEND, lanes_of
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals
@@ -56,10 +56,22 @@ def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
         note = (f"{len(steps)} steps, {ms(run.trace.end)} ms; longest pause while a prompt is "
                 f"computed: {pause(run)}")  # fmt: skip
         rows = [row_of(run.trace, rid, steps) for rid in requests_in(steps)]
-        parts.append(Part(name, note, [Lanes([*rows, *devices_of(run.trace)], end)]))
+        lanes = Lanes([*rows, *devices_of(run.trace)], end, flags=pause_flags(run))
+        parts.append(Part(name, note, [lanes]))
     about = next(iter(runs.values())).trace.what_ran
     about = f"{about}, simulated time; a box is a step, its number a prompt's tokens"
-    return Scene(title, about, parts, LEGEND)
+    legend = {
+        **LEGEND,
+        "flag": "the client receives a token: the longest pause is between two of them",
+    }
+    return Scene(title, about, parts, legend)
+
+
+def pause_flags(run: Run) -> list[LaneItem]:
+    """Return a flag where the longest pause of a request begins, and one where it ends."""
+    rid, start, end = longest_pause(run)
+    words = {start: f"{rid} pauses {ms(end - start)} ms", end: f"next token of {rid}"}
+    return [LaneItem("flag", time, time, said) for time, said in words.items()] if rid else []
 
 
 def works(trace: Trace) -> list[StepWork]:
