@@ -215,7 +215,7 @@ class LanesDrawing:
             self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
 
     def _name_beside(self, item: LaneItem, strip: _Strip) -> None:
-        """Draw a narrow box's label on the free lane to its right, or else to its left."""
+        """Draw a narrow box's label on the free lane to its right, or to its left."""
         x, until = self.x.at(item.start), self.x.at(item.end)
         boxes = [(self.x.at(one.start), self.x.at(one.end)) for one in strip.row.spans]
         room = width_of(item.label, self.sheet.small) + 4
