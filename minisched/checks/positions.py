@@ -88,12 +88,14 @@ class Cached:
         def closed(lease: Lease) -> None:
             """Check a request that ends by itself; the KV of its last token is not computed."""
             req = self.reqs.pop(lease, None)
-            ends = FinishReason.STOP, FinishReason.LENGTH
-            if req is not None and req.finish_reason in ends:
+            if req is not None and req.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
                 length = req.known_len - 1 if self.shares_outputs else len(req.prompt)
                 self.judge(req, lease, length, "ends")
             elif (
-                req is not None and scheduler.lets_go_early and req.device_len == req.max_device_len
+                req is not None
+                and req.finish_reason is None
+                and scheduler.lets_go_early
+                and req.device_len == req.max_device_len
             ):
                 self.judge(req, lease, len(req.prompt), "lets go of its memory")
             close(lease)

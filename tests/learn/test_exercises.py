@@ -70,7 +70,8 @@ LAWS_EXPLAINED = dict(re.findall(r"^- `(\w+)`: (.+)$", GLOSSARY, re.M))
 ENTRIES = {word for entry in re.findall(r"^## (.+)$", GLOSSARY, re.M) for word in entry.split()}
 EVERYDAY = set((Path(__file__).parent / "everyday.txt").read_text(encoding="utf-8").split())
 ENDINGS = (("", ""), ("s", ""), ("es", ""), ("ed", ""), ("ed", "e"), ("d", ""), ("ing", ""),
-           ("ing", "e"), ("ies", "y"), ("s", "ion"), ("ed", "ion"), ("", "ion"))  # fmt: skip
+           ("ing", "e"), ("e", "ing"), ("ies", "y"), ("s", "ion"), ("ed", "ion"),
+           ("", "ion"))  # fmt: skip
 
 
 def unknown_words(sentences: Iterable[str]) -> set[str]:
