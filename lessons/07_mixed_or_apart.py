@@ -140,8 +140,9 @@ learn.check("rides", rides)
 # A step takes `base` ms, and `per_token` ms more for each token in it. `running` chats write when a
 # prompt of `prompt` tokens comes, which is longer than a chunk of `chunk` tokens. How long is the
 # longest pause of a chat, from one of its tokens to its next, while the prompt is read? (The chats
-# joined long before.) In ms, if `how` is `"one piece"`, `"chunks"`, `"mixed"` or `"apart"`. The checker
-# holds your formula against runs. Their host and copies take next to no time: leave those out.
+# joined long before, and the prompt's answer has one token.) In ms, if `how` is `"one piece"`,
+# `"chunks"`, `"mixed"` or `"apart"`. The checker holds your formula against runs. Their host and copies
+# take next to no time: leave those out.
 
 
 # %% tags=["exercise"]

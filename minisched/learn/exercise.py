@@ -53,6 +53,8 @@ class Calls:
     empty_turns: int = 0  # turns that launched, processed and slept nothing
     idle_turns: int = 0  # turns that slept and also launched or processed
     taken: int = 0  # the step that was scheduled and is not launched yet
+    may_fill: bool = False  # whether the last schedule had a batch
+    harvested: list[tuple[int, int]] = field(default_factory=list)  # meanwhile: step, in flight
     in_flight: dict[int, None] = field(default_factory=dict)  # steps, the oldest first
     delayed: list[int] = field(default_factory=list)  # steps without sampling that lack no token
 
@@ -107,12 +109,14 @@ class Loop:
     """A whole loop instead of the body of ``base``: its relay, depth and scheduler stay.
 
     ``call`` makes a loop of what a learner writes, where that is less: one turn, or one decision.
+    ``takes`` names the options of ``base`` that it gets after the engine.
     ``bug`` is as in ``Function``; ``swaps`` are functions of the package that are others meanwhile,
     made of what a learner writes, where that is more than a loop.
     """
 
     base: str = "overlap"
-    call: Callable[[Any], Callable[[Engine], Turns]] = lambda lines: lines
+    call: Callable[[Any], Callable[..., Turns]] = lambda lines: lines
+    takes: tuple[str, ...] = ()
     bug: tuple[Edit, ...] = ()
     swaps: Callable[[Any, Calls], Mapping[str, Callable[..., Any]]] = lambda lines, calls: {}
 
@@ -124,7 +128,7 @@ class Loop:
         def turns(engine: Engine, **options: Any) -> Turns:
             for name in PHASES:
                 setattr(engine, name, _watched(engine, name, calls))
-            loop = calls.call(self.call(lines), engine)
+            loop = calls.call(self.call(lines), engine, *(options[name] for name in self.takes))
             if not isinstance(loop, Iterator):
                 raise calls.stop("your loop gave back no turns: each ends with a `yield`")
             while True:
@@ -135,13 +139,18 @@ class Loop:
                 calls.end_turn(engine.scheduler.live)
                 yield batch
 
-        spec = replace(find_loop(self.base), run=turns, options={}, lanes={})
+        base = find_loop(self.base)
+        spec = replace(base, run=turns, options=self.taken(base.options), lanes={})
         with registered("yours", spec), put_in(self.bug), swapped(self.swaps(lines, calls)):
             yield calls
 
+    def taken(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that the learner's loop takes."""
+        return {name: value for name, value in options.items() if name in self.takes}
+
     def on(self, case: Case) -> Case:
         """The case on the learner's loop."""
-        return replace(case, loop="yours", relay="", options={})
+        return replace(case, loop="yours", relay="", options=self.taken(case.options))
 
 
 def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
@@ -181,12 +190,14 @@ def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
             calls.delayed.append(args[0].step)
         found = phase(*args, **options)
         match name:
-            case "get_next_batch_to_run" if found:
-                calls.taken = found.step
+            case "get_next_batch_to_run":
+                calls.taken, calls.may_fill = found.step if found else 0, bool(found)
             case "run_batch":
                 calls.taken = 0
                 calls.in_flight[found.batch.step] = None
             case "process_batch_result":
+                if calls.may_fill:
+                    calls.harvested.append((args[0].batch.step, len(calls.in_flight)))
                 calls.in_flight.pop(args[0].batch.step)
         return found
 

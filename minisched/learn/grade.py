@@ -326,7 +326,10 @@ def on_design(case: Case, name: str) -> Case:
 
 def of_package(hole: Loop | Function | Pure, case: Case) -> Case:
     """The case with the package's own lines."""
-    return on_design(case, hole.base) if isinstance(hole, Loop) else case
+    if not isinstance(hole, Loop):
+        return case
+    own = on_design(case, hole.base)
+    return replace(own, options={**own.options, **hole.taken(case.options)})
 
 
 Measure = Callable[[Verdict], float]
@@ -369,17 +372,17 @@ def smallest(exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Att
 
 def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     """Return the verdict on what does not hold, with its smallest case and a picture."""
-    found, verdict = attempt.found, attempt.verdict
-    assert found is not None
+    found, verdict, hole = attempt.found, attempt.verdict, exercise.hole
+    assert found is not None and not isinstance(hole, Pure)
     names = {req.name for req in attempt.case.workload.requests}
     said = [in_full(plainly(found), names)]
-    case = "; ".join(in_words(attempt.case, exercise.workloads.is_tight))
+    case = "; ".join(in_words(hole.on(attempt.case), exercise.workloads.is_tight))
     law = f"The law: {found.law}. " if found.law and not attempt.calls.raised else ""
     said.append(f"{law}The smallest case that was found: {case}.")
     trace = replace(verdict.trace, loop=YOURS)
     if not trace.slices:
         return not_yet(*said)
-    own = replace(judge(of_package(exercise.hole, attempt.case)).trace, loop=PACKAGES)
+    own = replace(judge(of_package(hole, attempt.case)).trace, loop=PACKAGES)
     if not found.law:  # they hold; it is worse
         return not_yet(*said, figures=pictures(exercise, trace, own))
     offence = offence_of(replace(verdict, trace=trace), found)
@@ -413,7 +416,7 @@ def in_words(case: Case, with_settings: bool) -> Iterator[str]:
         if kind == "settings" and with_settings:
             if named := [part for part in rest.split(", ") if part.startswith(SETTINGS)]:
                 yield f"settings: {', '.join(named)}"
-        elif kind not in ("settings", "costs", "costs (ns)", "options"):
+        elif kind not in ("settings", "costs", "costs (ns)"):
             yield line
 
 

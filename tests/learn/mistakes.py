@@ -277,8 +277,10 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (" <= free", " < free", "it gives False, should give True"),
         ("sum(decode_pages)", "len(decode_pages)", "it gives False, should give True"),
         ("sum(prompt_pages) + sum(decode_pages)", "len(prompt_pages) + len(decode_pages)",
-         "it gives True, should give False"),
+         "it gives False, should give True"),
         (" + sum(decode_pages)", "", "it gives True, should give False"),
+        ("<= free", "<= free > 0", "free 0 it gives False, should give True"),
+        ("sum(prompt_pages)", "sum(prompt_pages[:3])", "it gives True, should give False"),
     ),
     "longest_pause": (
         (" + decode", "", "should give"),
@@ -286,12 +288,17 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("-(-prompt // chunk) * base", "prompt / chunk * base", "should give"),
         ("return decode", "return base + per_token * prompt", "should give"),
         ("return decode", "return None", "which is not a number"),
+        ("return decode", "return round(decode, 1)", "should give"),
+        ("per_token * running", "per_token * (running + 1)", "should give"),
+        ("-(-prompt // chunk)", "(prompt // chunk + 1)", "should give"),
     ),
     "prompts_a_second": (
         ("max(read, link * prompt)", "(read + link * prompt)", "should give"),
         ("max(read, link * prompt)", "read", "should give"),
         ("-(-prompt // chunk) * base", "base", "should give"),
         ("1000 / max", "1 / max", "should give"),
+        ("return 1000 / max(read, link * prompt)", "return max(1, 1000 / max(read, link * prompt))",
+         "it gives 1, should give 0.83"),
     ),
     "chunk_size": (
         ("48 + 8 * waiting", "48", "Needed: a makespan of at most 1029.1 ms."),
@@ -303,12 +310,15 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (" + rest_ms", "", "rest_ms 4 it gives"),
         ("max(stage_ms, round_ms / batches)", "round_ms / batches", "it gives -"),
         ("round_ms / batches", "round_ms / stages", "With batches 1"),
+        ("1 - stage_ms / step_ms", "1 - 5 / step_ms", "stage_ms 3, rest_ms 4 it gives"),
     ),
     "batch_queue_loop": (
         (" or not batch", "", "ended"),
-        ("len(queue) == depth", "len(queue) > depth", "5 steps were in flight, but `depth` is 4"),
+        ("len(queue) == depth", "len(queue) > depth", "steps were in flight, but `depth` is"),
+        ("== depth", "== 4", "3 steps were in flight, but `depth` is 2"),
+        ("== depth", "== min(depth, 4)", "First fill the queue"),
         ("pop(0)", "pop()", "but 1 is next"),
-        ("queue and (len(queue) == depth or not batch)", "queue", "makespan"),
+        ("queue and (len(queue) == depth or not batch)", "queue", "First fill the queue"),
     ),
     "ends_in_flight": (
         ("computed + 1 >= length", "computed >= length", "may waste 0"),
@@ -317,12 +327,14 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("computed + 1 >= length", "computed + placeholders >= length",
          "it gives True, should give False"),
         ("computed + 1 >= length", "computed + 1 == length - placeholders", "should give"),
+        ("computed + 1 >= length", "computed + 1 == length", "it gives False, should give True"),
     ),
     "fill": (
         ("if ids[-1] == -1", "if rid in last_rids", "but needs its own tokens as they are"),
         ("last_rids.index(rid)", "len(filled)", "list index out of range"),
         ("last_rids.index(rid)", "last_rids.index(rid) - 1", "'s token"),
         ("if ids[-1] == -1", "if False", "a -1 is left in"),
+        ("if ids[-1] == -1", "if ids == [-1]", "should give"),
         ("    return filled", "", "gave None"),
     ),
     "must_wait": (
@@ -346,7 +358,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "accept": (
         ("count + 1]", "count]", "at least one"),
         ("count < len(drafts) and drafts[count] == sampled[count]", "count < len(drafts)",
-         "should give `[1]`"),
+         "should give `["),
+        ("drafts[count] == sampled[count]", "drafts[count] is sampled[count]", "should give `["),
         ("drafts[count] == sampled[count]", "drafts[count] in sampled", "should give `["),
         ("count < len(drafts) and ", "", "list index out of range"),
     ),
@@ -356,6 +369,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ('elif kind == "wait":', 'elif kind == "waits":', "surely comes before"),
         ('if kind == "begin":', 'if kind == "begins":', "surely comes before"),
         ("max(clock.get(other, 0), count)", "count", "but your clocks do"),
+        ("clock.get(lane, 0) + 1", "clock.get(lane, 0) + 2", "should be {'host': 1}"),
         ("ended.setdefault(what, clock)", "ended[what] = clock",
          "waits for the first signal of op 1, which is act 2 (forward: end 1)"),
     ),
@@ -367,6 +381,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("if clocks[i][lane] > clocks[j].get(lane, 0):", "if True:", "no race"),
         (', "free"', "", "you found nothing"),
         ('kind == its_kind == "read"', "kind == its_kind", "but you found nothing"),
+        ("set(its_cells)", "set(its_cells[:1])", "but you found nothing"),
+        ("i >= j", 'i >= j or its_kind == "free"', "but you found nothing"),
     ),
     "diagnose": (
         ('"overlap"', '"livelock"', "the law that it breaks is not"),
@@ -384,6 +400,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (" if blocked else None", "", "ValueError"),
         ('call.endswith("Synchronize") or ', "", "should give"),
         ("blocked.get((call, within), 0) + ms", "ms", "should give"),
+        ("0) + ms", "0) + ms + 1", "should give"),
+        ("0) + ms", "0) + round(ms)", "should give"),
+        ('"Async" not in call', 'not call.endswith("Async")', "cuMemcpyDtoHAsync_v2"),
         ("", "def blocking_call(calls):\n"
          "    sums, longest = {}, {}\n"
          "    for call, within, ms in calls:\n"
@@ -400,6 +419,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("later[0]", "later[1]", "should give"),
         ("later[0] < earlier[2]", "later[0] < later[1]", "With steps `[(0, 5000, 900000)"),
         ("later[0] < earlier[2]", "later[1] <= earlier[2]", "should give"),
+        ("later[0] < earlier[2]", "later[0] < max(one[2] for one in steps[: steps.index(later)])",
+         "it gives 2, should give 1"),
+        ("later[0] < earlier[2]", "later[0] < earlier[2] - 1", "should give"),
     ),
     "capstone": (
         ("self.waiting.append(req)", "pass", "Level 1 of 5"),
@@ -419,10 +441,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "input_ids": (
         ("in_flight > 1", "in_flight > 0", "in_flight=1)]` it gives `[-4]`"),
-        ("-1 - seq.slot", "-seq.slot", "it gives `[-3]`, should give `[-4]`"),
+        ("-1 - seq.slot", "-seq.slot", "it gives `[-6]`, should give `[-7]`"),
         (" if seq.answer else 0", "", "IndexError at your line"),
         ("seq.answer[-1]", "seq.answer[0]", "should give"),
         ("seq.in_flight > 1", "seq.in_flight > 1 and seq.answer", "should give"),
+        ("seq.in_flight > 1", "seq.in_flight == 2", "in_flight=3)]` it gives"),
     ),
     "generate_overlapped": (
         (
@@ -478,12 +501,7 @@ SURVIVORS: dict[str, tuple[str, ...]] = {
     "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
     "kept": ("return (max_new_tokens - num_outputs) / 4",),
     "chunk_size": ("return 49 + 8 * waiting", "return 48 + 9 * waiting"),
-    "fill": (  # a row with a placeholder has no other id
-        "ids = [*ids[:-2], sampled[last_rids.index(rid)]]",
-    ),
-    "happens_before": (  # clocks that count by two, or from one, say the same
-        "clock[lane] = clock.get(lane, 0) + 2",
-        "clock[lane] = clock.get(lane, 1) + 1",
+    "happens_before": (  # another lane of which something is known has at least one act
         "clock[other] = max(clock.get(other, 1), count)",
     ),
     "race": (

@@ -44,10 +44,10 @@ FULL = case(  # a page is missing for all
 
 
 def pages_of_a_step(random: Random) -> tuple[list[int], list[int], int]:
-    """Pages that prompts and decoding requests need; about as many are free."""
-    prompts = [random.randint(1, 3) for _ in range(random.randint(1, 3))]
-    decodes = [random.randint(0, 1) for _ in range(random.randint(0, 5))]
-    return prompts, decodes, max(0, sum(prompts) + sum(decodes) + random.randint(-3, 3))
+    """Pages that prompts and decoding requests need; as many are free, or a few more or less."""
+    prompts = [random.randint(0, 3) for _ in range(random.randint(1, 6))]
+    decodes = [random.choice((0, 1, 1, 2)) for _ in range(random.randint(0, 6))]
+    return prompts, decodes, max(0, sum(prompts) + sum(decodes) + random.choice((-9, -1, 0, 1, 9)))
 
 
 def all_or_nobody(
@@ -98,7 +98,8 @@ def interrupted(
 ) -> Run:
     """Some decode; a long prompt comes between."""
     reqs = [tokens(f"chat{at}", at, 4, 24) for at in range(running)]
-    reqs.append(tokens("document", 9, prompt, 2, (5.5 + running) * base))
+    long_after = (5.5 + running) * (base + per_token * running)
+    reqs.append(tokens("document", 9, prompt, 1, long_after))
     return run_of(WAYS[how], reqs, -1 if how == "one piece" else chunk, base, per_token)
 
 
@@ -118,9 +119,12 @@ def pause_of(run: Run) -> tuple[int, int]:
 
 def situations() -> Iterator[Figures]:
     """Each way with some sizes; the smallest first."""
-    sizes, figures = ((96, 32), (200, 64), (150, 50)), ((1, 8, 0.05), (4, 8, 0.05), (4, 5, 0.2))
-    for how, size, rest in product(WAYS, sizes, figures):
-        yield how, *size, *rest
+    figures = (
+        (96, 32, 1, 8, 0.05), (96, 32, 4, 5, 0.2), (101, 50, 2, 3, 0.51), (150, 50, 4, 8, 0.05),
+        (97, 32, 1, 8, 0.05), (200, 64, 1, 8, 0.05), (200, 64, 6, 5, 0.2137), (255, 64, 3, 4, 1.5),
+    )  # fmt: skip
+    for how, rest in product(WAYS, figures):
+        yield how, *rest
 
 
 def measured_pause(
@@ -164,6 +168,7 @@ def links() -> Iterator[tuple[int, int, float, float, float]]:
     devices = ((96, 32, 8, 0.05), (200, 50, 8, 0.05), (128, 64, 5, 0.2))
     for device, link in product(devices, (0.01, 0.1, 0.3, 0.5)):
         yield *device, link
+    yield from ((64, 64, 3, 0.037, 0.02), (64, 8, 5, 0.2, 0.7), (150, 50, 99, 2.5, 8))
 
 
 # -- chunk_size: an open problem, on the workload "many prompts" of the score ---------------------
@@ -222,7 +227,7 @@ EXERCISES = (
     ),
     Exercise(
         name="longest_pause",
-        hole=Pure(situations, measured_pause, 0.02, "ms", draw=pause_picture),
+        hole=Pure(situations, measured_pause, 1e-6, "ms", draw=pause_picture),
         solution="""
             def longest_pause(how, prompt, chunk, running, base, per_token):
                 decode = base + per_token * running
@@ -250,7 +255,7 @@ EXERCISES = (
     ),
     Exercise(
         name="prompts_a_second",
-        hole=Pure(links, measured_prompts, 5e-4, "a second"),
+        hole=Pure(links, measured_prompts, 1e-6, "a second"),
         solution="""
             def prompts_a_second(prompt, chunk, base, per_token, link):
                 read = -(-prompt // chunk) * base + per_token * prompt

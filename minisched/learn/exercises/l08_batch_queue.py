@@ -10,13 +10,12 @@ from random import Random
 from typing import Any
 
 from ...checks.case import Case
+from ...checks.history import many
 from ...core import Request
 from ...devices.cost import of_milliseconds
-from ...engine.engine import Engine
 from ...export.layout import view_of_steps
 from ...export.runs import side_by_side
 from ...export.scene_svg import to_svg
-from ...loops.design import Turns
 from ...loops.run import Run
 from ...museum.exhibit import case
 from ..exercise import Attempt, Exercise, Function, Loop, Pure, Workloads
@@ -25,21 +24,21 @@ from .l01_bubble import idle_only_without_work, no_busy_turn
 
 # -- The share of the time in which a stage idles, held against runs -------------------------------
 
-STAGE_MS, NEW_TOKENS, ROUNDS = 5, 16, 6
+NEW_TOKENS, ROUNDS = 16, 6
 
 
 @cache
-def run_of(batches: int, stages: int, rest_ms: int) -> Run:
+def run_of(batches: int, stages: int, stage_ms: int, rest_ms: int) -> Run:
     """So many requests, each a batch of its own, over the stages of a pipeline."""
     return simulate(
         f"vllm_pp{stages}:host:depth={batches}", host_ms=rest_ms / 2, copy_ms=rest_ms / 2,
-        device_ms=stages * STAGE_MS, requests=batches, new_tokens=NEW_TOKENS, chunk=4,
+        device_ms=stages * stage_ms, requests=batches, new_tokens=NEW_TOKENS, chunk=4,
     )  # fmt: skip
 
 
 def idle_share(batches: int, stages: int, stage_ms: int, rest_ms: int) -> float:
     """Of the first stage, over some rounds from the middle of a run."""
-    trace = run_of(batches, stages, rest_ms).trace
+    trace = run_of(batches, stages, stage_ms, rest_ms).trace
     passes = [item for item in trace.on("stage 0") if item.name == "forward"]
     some = passes[4 * batches : (4 + ROUNDS) * batches + 1]
     return 1 - sum(item.duration for item in some[:-1]) / (some[-1].start - some[0].start)
@@ -47,28 +46,18 @@ def idle_share(batches: int, stages: int, stage_ms: int, rest_ms: int) -> float:
 
 def pipelines() -> Iterator[tuple[int, int, int, int]]:
     """One batch first; then the queue as long as the pipeline, and longer."""
-    for rest_ms, stages, batches in product((0, 4, 8), (2, 4), (1, 2, 3, 4, 5, 6)):
-        yield batches, stages, STAGE_MS, rest_ms
+    for (rest_ms, stage_ms), stages in product(((0, 5), (4, 3), (8, 5)), (2, 4)):
+        for batches in range(1, 7):
+            yield batches, stages, stage_ms, rest_ms
 
 
 def draw_run(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
     """Two rounds of the run, from its middle."""
-    trace = run_of(batches, stages, rest_ms).trace
+    trace = run_of(batches, stages, stage_ms, rest_ms).trace
     return to_svg(side_by_side([view_of_steps(trace, 5 * batches + 1, 7 * batches + 1)]))
 
 
 # -- The loop --------------------------------------------------------------------------------------
-
-DEPTH = 4
-
-
-def at_depth(lines: Any) -> Any:
-    """A loop of the learner's with four places in its queue."""
-
-    def loop(engine: Engine) -> Turns:
-        return lines(engine, DEPTH)  # type: ignore[no-any-return]
-
-    return loop
 
 
 def over_four_stages(requests: str, **settings: Any) -> Any:
@@ -79,19 +68,26 @@ def over_four_stages(requests: str, **settings: Any) -> Any:
     )  # fmt: skip
 
 
-def at_once(case: Case) -> Case:
-    """Return the case with all requests at turn 0 and no abort: turns differ from the package's."""
-    arrivals = [0] * len(case.workload.arrivals)
-    return replace(case, workload=replace(case.workload, arrivals=arrivals, aborts={}))
+def at_some_depth(case: Case) -> Case:
+    """Return the case with a queue of 1 to 5 places, all requests at turn 0 and no abort.
+
+    With the learner's loop, requests would come at other times than with the package's.
+    """
+    requests = case.workload.requests
+    depth = 1 + sum(len(req.prompt) for req in requests) % 5
+    workload = replace(case.workload, arrivals=[0] * len(requests), aborts={})
+    return replace(case, workload=workload, options={"depth": depth})
 
 
 PIPELINE = of_milliseconds(host=2, device=0, copy=1, token=20)
 FOUR = over_four_stages("a: 1 2 -> 6; b: 5 6 -> 6; c: 9 10 -> 6; d: 3 6 -> 6")
 SEVEN = tuple(enumerate("abcdefg"))
+ALL_SEVEN = "; ".join(f"{rid}: {at} 5 -> 2" for at, rid in SEVEN)
 MORE = (
     FOUR,
+    *(over_four_stages(ALL_SEVEN, options={"depth": depth}) for depth in (2, 3, 5)),
     over_four_stages("a: 1 2 3 4 -> 7; b: 2 3 4 5 -> 3"),
-    over_four_stages("; ".join(f"{rid}: {at} 5 -> 2" for at, rid in SEVEN)),
+    over_four_stages(ALL_SEVEN),
     over_four_stages("a: 1 2 3 4 -> 2; b at 30: 5 6 7 8 -> 2"),
 )
 
@@ -105,9 +101,9 @@ def left_out(lines: Any, req: Request) -> bool:
 
 
 def lengths(random: Random) -> tuple[int, int, int]:
-    """A request with up to two tokens in flight; with none, it lacks at least two tokens."""
-    computed, placeholders = random.randint(2, 9), random.randint(0, 2)
-    return computed, placeholders, computed + random.randint(1 if placeholders else 2, 5)
+    """A request with tokens in flight, perhaps past its end; with none, it lacks at least two."""
+    computed, placeholders = random.randint(1, 9), random.randint(0, 3)
+    return computed, placeholders, computed + random.randint(-1 if placeholders else 2, 5)
 
 
 def none_wasted(attempt: Attempt) -> str:
@@ -122,14 +118,27 @@ def none_wasted(attempt: Attempt) -> str:
 
 
 def no_more_than_depth(attempt: Attempt) -> str:
-    """At most ``DEPTH`` steps are launched and not yet processed."""
-    flying = 0
+    """At most ``depth`` steps are launched and not yet processed."""
+    flying, depth = 0, attempt.case.options.get("depth", 4)
     for item in attempt.verdict.trace.on("host"):
         flying += (item.name == "launch") - (item.name == "process")
-        if flying > DEPTH:
+        if flying > depth:
             return (
                 f"when step {item.step} was launched, {flying} steps were in flight, but `depth` "
-                f"is {DEPTH}"
+                f"is {depth}"
+            )
+    return ""
+
+
+def filled_first(attempt: Attempt) -> str:
+    """A step is processed when ``depth`` steps are in flight, or there was nothing to launch."""
+    depth = attempt.case.options.get("depth", 4)
+    for step, flying in attempt.calls.harvested:
+        if flying < depth:
+            return (
+                f"step {step} was processed when the queue had {many(flying, 'step')}, `depth` is "
+                f"{depth}, and the last call of get_next_batch_to_run() gave a batch. First fill "
+                "the queue"
             )
     return ""
 
@@ -137,7 +146,7 @@ def no_more_than_depth(attempt: Attempt) -> str:
 EXERCISES = (
     Exercise(
         name="bubble",
-        hole=Pure(pipelines, idle_share, 0.001, "as a share of the time", draw=draw_run),
+        hole=Pure(pipelines, idle_share, 1e-6, "as a share of the time", draw=draw_run),
         solution="""
             def bubble(batches, stages, stage_ms, rest_ms):
                 round_ms = stages * stage_ms + rest_ms
@@ -159,7 +168,7 @@ EXERCISES = (
     ),
     Exercise(
         name="batch_queue_loop",
-        hole=Loop("vllm_pp4", call=at_depth),
+        hole=Loop("vllm_pp4", takes=("depth",)),
         solution="""
             def batch_queue_loop(engine, depth):
                 queue = []
@@ -175,8 +184,8 @@ EXERCISES = (
                     yield
         """,
         workloads=Workloads("vllm_pp4", levels=("stops",), seeds=30, cases=MORE, cost=PIPELINE,
-                            show=FOUR, change=at_once),
-        extra=(no_more_than_depth, no_busy_turn, idle_only_without_work),
+                            show=FOUR, change=at_some_depth),
+        extra=(no_more_than_depth, filled_first, no_busy_turn, idle_only_without_work),
         no_worse=(("makespan", 1.05),),
         reach=8,
         beside="vllm_pp4:host:depth=1",

@@ -78,13 +78,14 @@ def fill_inputs(
 
 
 def rows_of_two_steps(random: Random) -> tuple[list[tuple[str, list[int]]], list[str], list[int]]:
-    """Rows move and end; a -1 is the only id of its row, which was in the last step."""
-    last_rids = random.sample("abcd", random.randint(1, 4))
+    """Rows move and end; a -1 is the last id of its row, which was in the last step."""
+    last_rids = random.sample("abcdef", random.randint(0, 6))
     rows = list[tuple[str, list[int]]]()
-    for rid in random.sample("abcde", random.randint(1, 4)):
+    for rid in random.sample("abcdefg", random.randint(1, 6)):
         lacks_token = rid in last_rids and random.random() < 0.7
         prompt = [random.randrange(19) for _ in range(random.randint(1, 3))]
-        rows.append((rid, [PLACEHOLDER_TOKEN] if lacks_token else prompt))
+        known = random.choice(([], [], prompt))
+        rows.append((rid, [*known, PLACEHOLDER_TOKEN] if lacks_token else prompt))
     return rows, last_rids, [random.randrange(19) for _ in last_rids]
 
 

@@ -81,10 +81,10 @@ def count_of(lines: Any, xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Arr
 
 
 def drafts_and_samples(random: Random) -> tuple[list[int], list[int]]:
-    """Some drafts, and one token more that was sampled."""
-    sampled = [random.randrange(3) for _ in range(random.randint(1, 5))]
-    drafts = [token if random.random() < 0.7 else random.randrange(3) for token in sampled[:-1]]
-    return drafts, sampled
+    """Some drafts, and one token more that was sampled; equal tokens are different objects."""
+    kinds = [random.randrange(3) for _ in range(random.randint(1, 9))]
+    guessed = [kind if random.random() < 0.8 else random.randrange(3) for kind in kinds[:-1]]
+    return [1000 + kind for kind in guessed], [1000 + kind for kind in kinds]
 
 
 def drafted(requests: str, **settings: Any) -> Case:

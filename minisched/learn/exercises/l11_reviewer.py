@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
+from random import Random
 from typing import Any
 
 from ...checks.draw import draw, read_design
@@ -154,9 +155,44 @@ def programs() -> tuple[list[Step], ...]:
     return tuple(acts(trace)[:MOST] for trace in (*runs, *map(trace_of_bug, RACES)))
 
 
+@cache
+def drawn_programs() -> tuple[list[Step], ...]:
+    """Programs of a host and three streams, drawn: ops, signals, waits, and touches of memory."""
+    return tuple(drawn_program(Random(seed)) for seed in range(60))
+
+
+def drawn_program(random: Random) -> list[Step]:
+    """Return a program of about eight acts, with some lanes that begin with the same word."""
+    program, queued, began = list[Step](), dict[str, list[int]](), dict[str, int]()
+    launched, ended = 0, list[int]()
+    for _ in range(random.randint(4, 12)):
+        lane = random.choice(("host", "host", "copy", "copy 2", "forward"))
+        op, kind = began.get(lane, 0), random.choice(("op", "op", "wait", *TOUCHES))
+        if kind == "wait" and ended:
+            program.append((lane, "wait", random.choice(ended)))
+        elif kind in TOUCHES:
+            first = random.randint(1, 3)
+            cells = tuple(range(first, first + random.randint(1, 2)))
+            program.append((lane, kind, (random.choice(("kv", "kv", "kv_cache")), cells)))
+        elif lane == "host":
+            launched += 1
+            queued.setdefault(random.choice(("copy", "copy 2", "forward")), []).append(launched)
+            program.append(("host", "launch", launched))
+        elif op:
+            ended.append(op)
+            said = random.choice(("end", "end", "say"))
+            program.append((lane, said, op))
+            if said == "end":
+                del began[lane]
+        elif queued.get(lane):
+            began[lane] = queued[lane].pop(0)
+            program.append((lane, "begin", began[lane]))
+    return program
+
+
 def by_hand_and_runs() -> Iterator[tuple[list[Step]]]:
     """Each program, the small ones first."""
-    for program in (*BY_HAND, *programs()):
+    for program in (*BY_HAND, *drawn_programs(), *programs()):
         yield (program,)
 
 
@@ -167,9 +203,13 @@ def clocks_of(program: list[Step]) -> list[dict[str, int]]:
 
 
 def with_clocks() -> Iterator[tuple[list[Step], list[dict[str, int]]]]:
-    """Each program with the right clocks."""
-    for program in (*TOUCHING, *programs()):
-        yield program, clocks_of(program)
+    """Each program with the right clocks; those with a race also up to the first one."""
+    for program in (*TOUCHING, *PAIRS, *drawn_programs(), *programs()):
+        clocks = clocks_of(program)
+        if races := races_in(program, clocks):
+            end = min(j for _, j in races) + 1
+            yield program[:end], clocks[:end]
+        yield program, clocks
 
 
 def says_before(clocks: list[dict[str, int]], program: list[Step], i: int, j: int) -> bool:
@@ -218,6 +258,12 @@ def are_true_clocks(clocks: Any, program: list[Step]) -> str:
             if is_before:
                 return f"{first} surely comes before {second}, but not in your clocks."
             return f"nothing orders {first} before {second}, but your clocks do."
+    for at, (clock, counts) in enumerate(zip(clocks, right, strict=True)):
+        if {lane: count for lane, count in clock.items() if count} != counts:
+            return (
+                f"the clock of {in_words(program, at)} is {clock}, should be {counts}: it counts "
+                "the acts of each lane that surely come before, and this one."
+            )
     return ""
 
 
@@ -264,6 +310,14 @@ TOUCHING: tuple[list[Step], ...] = (
 )  # fmt: skip
 
 
+PAIRS: list[list[Step]] = [
+    [("forward", one, ("kv", cells)), ("copy", other, ("kv", others))]
+    for one, other in product(TOUCHES, TOUCHES)
+    for cells, others in (((1, 2), (2, 3)), ((2, 3), (1, 2)))
+]
+"""Two touches of each kind: the cell that both have is the first of one, and the last of one."""
+
+
 def conflicts(program: list[Step], i: int, j: int) -> bool:
     """Two lanes touch a common cell, one of them not only to read it."""
     (lane, kind, what), (other, its_kind, its) = program[i], program[j]
@@ -273,14 +327,19 @@ def conflicts(program: list[Step], i: int, j: int) -> bool:
     return bool(same and {kind, its_kind} != {"read"})
 
 
-def is_a_race(answer: Any, program: list[Step], clocks: list[dict[str, int]]) -> str:
-    """A pair that races, or None where there is none."""
-    races = [
+def races_in(program: list[Step], clocks: list[dict[str, int]]) -> list[tuple[int, int]]:
+    """Return each pair of acts that conflict, and that nothing orders."""
+    return [
         (i, j)
         for i, j in combinations(range(len(program)), 2)
         if conflicts(program, i, j)
         and not (says_before(clocks, program, i, j) or says_before(clocks, program, j, i))
     ]
+
+
+def is_a_race(answer: Any, program: list[Step], clocks: list[dict[str, int]]) -> str:
+    """A pair that races, or None where there is none."""
+    races = races_in(program, clocks)
     if answer is None and races:
         i, j = races[0]
         return f"{in_words(program, i)} and {in_words(program, j)} race, but you found nothing."

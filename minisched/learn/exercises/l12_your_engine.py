@@ -146,8 +146,10 @@ def draw_ops(share: Any, ops: list[Op]) -> str:
 
 # -- Which call blocks -----------------------------------------------------------------------------
 
-CALLS = ("cudaLaunchKernel", "cudaMemcpyAsync", "hipMemcpyAsync", "cudaMemcpy", "hipMemcpy",
-         "cudaStreamSynchronize", "cudaEventSynchronize")  # fmt: skip
+CALLS = ("cudaLaunchKernel", "cudaMemcpyAsync", "hipMemcpyAsync", "cuMemcpyDtoHAsync_v2",
+         "cudaMemcpy", "hipMemcpyWithStream", "cuMemcpyDtoH_v2", "cudaStreamSynchronize",
+         "cudaEventSynchronize")  # fmt: skip
+PLACES = ("aten::to", "Memcpy Synchronize")
 BLOCKS = re.compile(r".*Synchronize|.*Memcpy(?!.*Async).*")
 
 
@@ -160,9 +162,12 @@ def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
     yield ([("cudaMemcpyAsync", "copy", 5.0), ("cudaMemcpy", "aten::item", 1.0)],)
     yield ([("cudaMemcpy", "a", 2.0), ("cudaMemcpy", "b", 2.0), (*sync, 3.0)],)
     random = Random(0)
+    yield ([("cudaMemcpy", "a", 0.4), ("cudaMemcpy", "a", 0.45), (*sync, 1.1)],)
+    yield ([],)
     for size in range(40):
-        times = [2.0**at for at in random.sample(range(9), 1 + size // 5)]  # no two sums are equal
-        yield ([(random.choice(CALLS), random.choice("ab"), time) for time in times],)
+        # No two sums are equal.
+        times = [2.0**at / (1, 99)[size % 2] for at in random.sample(range(9), 1 + size // 5)]
+        yield ([(random.choice(CALLS), random.choice(PLACES), time) for time in times],)
     for trace in readable_profiles():
         yield (host_calls(trace),)
 
@@ -193,6 +198,8 @@ LOOPS = ("serial", "overlap", "vllm_step", "vllm_async", "mindie_placeholder", "
 
 LATE = [(0, 5_000, 900_000), (950_000, 955_000, 1_800_000), (1_500_000, 1_800_000, 2_700_000)]
 """Steps that begin 5 us after their launch, though the device is idle; the last is ahead."""
+TWO_STREAMS = [(0, 5_000, 900_000), (10_000, 15_000, 500_000), (600_000, 610_000, 990_000)]
+"""The second step ends before the first; the third is launched between their ends."""
 
 
 @cache
@@ -206,7 +213,7 @@ def steps_of(loop: str, device_ms: int) -> list[Launched]:
 def steps_of_runs() -> Iterator[tuple[list[Launched]]]:
     """Every loop with a device that is slower than the host, with one that is faster; by chance."""
     yield from ((steps_of(loop, 10),) for loop in LOOPS)
-    yield (LATE,)
+    yield from ((LATE,), (LATE[:1],), (TWO_STREAMS,))
     random = Random(0)
     for size in range(20):
         steps, launched, ended = list[Launched](), 0, 0
@@ -215,7 +222,8 @@ def steps_of_runs() -> Iterator[tuple[list[Launched]]]:
             began = max(launched, ended) + random.randint(0, 2)
             ended = began + random.randint(1, 6)
             steps.append((launched, began, ended))
-        yield ([tuple(1000 * time for time in step) for step in steps],)  # type: ignore[misc]
+        unit = (1, 1000)[size % 2]
+        yield ([tuple(unit * time for time in step) for step in steps],)  # type: ignore[misc]
     yield from ((steps_of(loop, 3),) for loop in LOOPS)
 
 

@@ -23,10 +23,12 @@ PROMPTS = (
     (([1, 2, 3], 9), ([4, 5], 12), ([6, 7, 8, 9], 6), ([3, 3], 8), ([8], 10)),
     (([9, 1], 40), ([2, 2, 4], 3), ([1, 1], 30), ([30, 6], 25)),
     (([1, 2, 3], 9), ([4, 5], 9), ([8], 9), ([3, 3], 9)),
+    (([1, 2, 3], 1), ([4, 5], 12), ([8], 2), ([3, 3], 1)),
 )
 """Prompts with the most tokens of their answers; that of `1 1` ends early, at its 12th token.
 
-In the last ones three answers end in the same step, and only then the fourth has a slot.
+In the last but one three answers end in the same step, and only then the fourth has a slot. In the
+last ones an answer has one token, which its prompt brings.
 """
 MOST_STEPS = 400
 
@@ -43,13 +45,14 @@ class SequenceRow(NamedTuple):
 
 
 def rows() -> Iterator[tuple[list[SequenceRow]]]:
-    """Yield the sequences of a step; the first ones are alone."""
+    """Yield the sequences of a step; the first step has none, and the next ones have one."""
     random = Random(0)
+    yield ([],)
     for size in range(40):
-        slots = random.sample(range(6), 1 + size // 10)
+        slots = random.sample(range(8), 1 + size // 6)
         answers = [[random.randrange(97) for _ in range(random.randrange(4))] for _ in slots]
         both = zip(slots, answers, strict=True)
-        yield ([SequenceRow(*pair, random.randint(1, 2)) for pair in both],)
+        yield ([SequenceRow(*pair, random.randint(1, 3)) for pair in both],)
 
 
 def right_ids(seqs: list[SequenceRow]) -> list[int]:
