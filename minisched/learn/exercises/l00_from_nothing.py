@@ -176,13 +176,15 @@ def as_it_ran(run: Generated, *args: Any) -> str:
 # -- Exercise 1: a script of launches, work and waits on a learner's device ------------------------
 
 Script = tuple[tuple[str, int], ...]
-WORDS = {"work": "work {} ms", "launch": "launch {} ms", "wait": "wait for job {}"}
+WORDS = {"work": "work {} ms", "launch": "launch {} ms", "wait": "wait for job {}",
+         "equal": "launch {} ms that give 7"}  # fmt: skip
 SCRIPTS: tuple[Script, ...] = (
     (("launch", 10),),
     (("launch", 10), ("wait", 0)),
     (("launch", 10), ("work", 6), ("wait", 0)),
     (("launch", 10), ("work", 16), ("wait", 0), ("wait", 0)),
     (("launch", 10), ("launch", 5), ("wait", 0), ("wait", 1)),
+    (("equal", 10), ("equal", 5), ("wait", 0), ("wait", 1)),
     (("launch", 10), ("launch", 5), ("wait", 1), ("wait", 0)),
 )
 
@@ -194,10 +196,11 @@ def scripts() -> Iterator[tuple[Script]]:
     for size in range(2, 40):
         lines, launched = list[tuple[str, int]](), 0
         for _ in range(2 + size // 4):
-            what = random.choice(("work", "launch", "wait") if launched else ("work", "launch"))
-            launched += what == "launch"
+            kinds = ("work", "launch", "equal", "wait", "wait") if launched else ("work", "launch")
+            what = random.choice(kinds)
+            launched += what in ("launch", "equal")
             lines.append(
-                (what, random.randrange(launched) if what == "wait" else random.randint(1, 12))
+                (what, random.randrange(launched) if what == "wait" else random.randint(0, 12))
             )
         yield (tuple(lines),)
     yield (SCRIPTS[-1],)
@@ -206,7 +209,7 @@ def scripts() -> Iterator[tuple[Script]]:
 def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
     """Return the clock after each line of a script, with the value of a wait.
 
-    A job's value is its number, and its place in the order in which jobs ran.
+    A job's value is its number, and its place in the order in which jobs ran; or it is 7.
     """
     device, ops, order, said = make(), list[Any](), list[int](), list[tuple[float, Any]]()
 
@@ -221,8 +224,8 @@ def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
         value = None
         if what == "work":
             device.work(amount)
-        elif what == "launch":
-            ops.append(device.launch(job(len(ops)), amount))
+        elif what in ("launch", "equal"):
+            ops.append(device.launch(job(len(ops)) if what == "launch" else lambda: 7, amount))
         else:
             value = device.wait(ops[amount])
         said.append((device.now, value))
@@ -241,7 +244,7 @@ def as_a_queue(said: list[tuple[float, Any]], script: Script) -> str:
         if value != right:
             return (
                 f"{story} the wait gave {value!r}, but the job had given {right!r}: which job it "
-                "was, and as which one it ran. Jobs run in the order of their launch."
+                "was, and as which one it ran, or 7. Jobs run in the order of their launch."
             )
     return ""
 
