@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any
 
 from ...checks.case import Case
@@ -84,6 +85,37 @@ TOGETHER = plain_memory(
          schedule_conservativeness=0.0)
 )  # fmt: skip
 """Just enough memory for both requests. One holds some of it when the other one comes."""
+
+MORE_THAN_A_CHUNK = plain_memory(
+    case("a: 1 -> 9; b: 2 -> 9; c: 3 -> 9; d: 4 -> 9", "overlap", kv=99, rows=4,
+         chunked_prefill_size=2, cost=COST)
+)  # fmt: skip
+"""More requests decode in a step than its prompts may have tokens."""
+
+
+def small_case(seed: int, is_tight: bool) -> Case:
+    """Return a few short requests: all sizes are near those of a page, a chunk and a step.
+
+    If memory is tight, some clients give up.
+    """
+    random = Random(f"capstone {seed}")
+    page, may_cut = random.choice((1, 2, 4)), random.random() < 0.6
+    sizes = [(random.randint(1, 9), random.randint(1, 6)) for _ in range(random.randint(2, 5))]
+    requests = [
+        f"{rid} at {random.choice((0, 0, 1, 3))}: {' '.join(map(str, range(size)))} -> {new}"
+        + ", gone at 5" * (is_tight and random.random() < 0.2)
+        for rid, (size, new) in zip("abcde", sizes, strict=False)
+    ]
+    pages = [-(-sum(size) // page) for size in sizes]
+    most = max(pages) + random.randint(0, 3) if is_tight else 99
+    chunk = page * random.randint(1, 3) if may_cut else -1
+    step = {} if may_cut else {"max_prefill_tokens": random.randint(2, 8)}
+    return plain_memory(
+        case("; ".join(requests), "overlap", kv=most * page, rows=random.randint(1, 4),
+             page_size=page, chunked_prefill_size=chunk, cost=COST,
+             schedule_conservativeness=0.0, **step)
+    )  # fmt: skip
+
 
 HELD = (
     "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
@@ -284,7 +316,10 @@ EXERCISES = (
         solution=SOLUTION,
         workloads=Workloads(
             levels=LEVELS, seeds=24, change=plain_memory,
-            first={"tight": (HALF_A_PAGE, IN_ONE_PIECE), "time": (TOGETHER,)},
+            first={
+                "tight": (HALF_A_PAGE, IN_ONE_PIECE, *(small_case(n, True) for n in range(24))),
+                "time": (TOGETHER, MORE_THAN_A_CHUNK, *(small_case(n, False) for n in range(12))),
+            },
         ),
         laws=HELD,
         extra=(no_busy_turn, idle_only_without_work),
