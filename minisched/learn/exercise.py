@@ -299,6 +299,9 @@ class Pure:
     wrong, and runs none of the learner's lines.
     ``call(lines, *args)`` calls the learner's lines, which may be a class.
     ``draw(answer, *args)`` returns an SVG of their answer to a case, or ''.
+
+    ``asked(random)`` draws more arguments of a formula that ``cases`` hold against runs. There the
+    lines must answer as the solution does.
     """
 
     cases: Callable[[], Iterable[tuple[Any, ...]]]
@@ -308,6 +311,7 @@ class Pure:
     holds: Callable[..., str] | None = None
     call: Callable[..., Any] = lambda lines, *args: lines(*args)
     draw: Callable[..., str] | None = None
+    asked: Callable[[Random], tuple[Any, ...]] | None = None
 
     def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
         """Return a sentence on the answer for these arguments, or ''; and the answer."""

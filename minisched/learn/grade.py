@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from inspect import isgeneratorfunction
+from random import Random
 from textwrap import shorten
 from time import monotonic
 from typing import Any
@@ -29,7 +30,7 @@ from ..export.scene_svg import to_svg
 from ..export.views.marks import NothingToShow
 from ..museum.blame import offence_of, plainly
 from ..trace import Trace
-from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, Scored, find
+from .exercise import DRAWN, Attempt, Calls, Exercise, Function, Loop, Pure, Scored, find
 from .guard import PACKAGE, TooLong, apart, blame, is_loop, takes
 from .keep import keep
 from .runs import timing, view
@@ -148,6 +149,12 @@ def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
         if problem:
             return not_yet(in_full(problem), figures=_drawn(hole, answer, args))
         count += 1
+    if hole.asked:
+        random, formula = Random(0), replace(hole, truth=exercise.lines(exercise.solution))
+        for _ in range(DRAWN):
+            if problem := formula.wrong(lines, hole.asked(random), calls)[0]:
+                return not_yet(in_full(problem))
+            count += 1
     said = [f"Checked on {many(count, 'case')}.", exercise.why]
     return ExerciseVerdict(True, said, _drawn(hole, answer, args))
 

@@ -298,7 +298,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("-(-prompt // chunk) * base", "base", "should give"),
         ("1000 / max", "1 / max", "should give"),
         ("return 1000 / max(read, link * prompt)", "return max(1, 1000 / max(read, link * prompt))",
-         "it gives 1, should give 0.83"),
+         "it gives 1, should give 0.7"),
     ),
     "chunk_size": (
         ("48 + 8 * waiting", "48", "Needed: a makespan of at most 1029.1 ms."),

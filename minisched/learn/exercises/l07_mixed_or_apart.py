@@ -45,8 +45,9 @@ FULL = case(  # a page is missing for all
 
 def pages_of_a_step(random: Random) -> tuple[list[int], list[int], int]:
     """Pages that prompts and decoding requests need; as many are free, or a few more or less."""
-    prompts = [random.randint(0, 3) for _ in range(random.randint(1, 6))]
-    decodes = [random.choice((0, 1, 1, 2)) for _ in range(random.randint(0, 6))]
+    most = random.choice((1, 2, 6))
+    prompts = [random.randint(0, 3) for _ in range(random.randint(1, most))]
+    decodes = [random.choice((0, 1, 1, 2)) for _ in range(random.randint(0, most))]
     return prompts, decodes, max(0, sum(prompts) + sum(decodes) + random.choice((-9, -1, 0, 1, 9)))
 
 
@@ -98,8 +99,7 @@ def interrupted(
 ) -> Run:
     """Some decode; a long prompt comes between."""
     reqs = [tokens(f"chat{at}", at, 4, 24) for at in range(running)]
-    long_after = (5.5 + running) * (base + per_token * running)
-    reqs.append(tokens("document", 9, prompt, 1, long_after))
+    reqs.append(tokens("document", 9, prompt, 1, (5.5 + running) * base))
     return run_of(WAYS[how], reqs, -1 if how == "one piece" else chunk, base, per_token)
 
 
@@ -119,12 +119,24 @@ def pause_of(run: Run) -> tuple[int, int]:
 
 def situations() -> Iterator[Figures]:
     """Each way with some sizes; the smallest first."""
-    figures = (
-        (96, 32, 1, 8, 0.05), (96, 32, 4, 5, 0.2), (101, 50, 2, 3, 0.51), (150, 50, 4, 8, 0.05),
-        (97, 32, 1, 8, 0.05), (200, 64, 1, 8, 0.05), (200, 64, 6, 5, 0.2137), (255, 64, 3, 4, 1.5),
-    )  # fmt: skip
-    for how, rest in product(WAYS, figures):
-        yield how, *rest
+    sizes, figures = ((96, 32), (200, 64), (150, 50)), ((1, 8, 0.05), (4, 8, 0.05), (4, 5, 0.2))
+    for how, size, rest in product(WAYS, sizes, figures):
+        yield how, *size, *rest
+
+
+def small_or_large(random: Random) -> tuple[int, float, float]:
+    """Return a chunk, and the times of a step and of a token in it; equal ones are not rare."""
+    most = random.choice((4, 4, 99))
+    chunk, base = random.randint(1, most), random.choice((random.randint(1, 4), 9.7))
+    return chunk, base, random.choice((0, 0.3, 1, 2, 5))
+
+
+def figures_of_a_pause(random: Random) -> Figures:
+    """The chats leave room for the prompt in a chunk, and the prompt is longer than that."""
+    chunk, base, per_token = small_or_large(random)
+    running = random.randint(1, min(chunk, 9))
+    prompt = chunk + 1 + random.randint(1, 3 * chunk)
+    return random.choice([*WAYS]), prompt, chunk + 1, running, base, per_token
 
 
 def measured_pause(
@@ -168,7 +180,12 @@ def links() -> Iterator[tuple[int, int, float, float, float]]:
     devices = ((96, 32, 8, 0.05), (200, 50, 8, 0.05), (128, 64, 5, 0.2))
     for device, link in product(devices, (0.01, 0.1, 0.3, 0.5)):
         yield *device, link
-    yield from ((64, 64, 3, 0.037, 0.02), (64, 8, 5, 0.2, 0.7), (150, 50, 99, 2.5, 8))
+
+
+def figures_of_a_link(random: Random) -> tuple[int, int, float, float, float]:
+    """Return a prompt of whole chunks, and a link."""
+    chunk, base, per_token = small_or_large(random)
+    return chunk * random.randint(1, 4), chunk, base, per_token, random.choice((0, 0.3, 1, 2, 8))
 
 
 # -- chunk_size: an open problem, on the workload "many prompts" of the score ---------------------
@@ -227,7 +244,8 @@ EXERCISES = (
     ),
     Exercise(
         name="longest_pause",
-        hole=Pure(situations, measured_pause, 1e-6, "ms", draw=pause_picture),
+        hole=Pure(situations, measured_pause, 1e-6, "ms", draw=pause_picture,
+                  asked=figures_of_a_pause),
         solution="""
             def longest_pause(how, prompt, chunk, running, base, per_token):
                 decode = base + per_token * running
@@ -255,7 +273,7 @@ EXERCISES = (
     ),
     Exercise(
         name="prompts_a_second",
-        hole=Pure(links, measured_prompts, 1e-6, "a second"),
+        hole=Pure(links, measured_prompts, 1e-6, "a second", asked=figures_of_a_link),
         solution="""
             def prompts_a_second(prompt, chunk, base, per_token, link):
                 read = -(-prompt // chunk) * base + per_token * prompt

@@ -51,6 +51,12 @@ def pipelines() -> Iterator[tuple[int, int, int, int]]:
             yield batches, stages, stage_ms, rest_ms
 
 
+def figures_of_a_pipeline(random: Random) -> tuple[int, int, float, float]:
+    """Return a few batches and stages, and times; equal ones are not rare."""
+    stage_ms, rest_ms = (random.choice((random.randint(1, 4), 0.7, 9)) for _ in "ab")
+    return random.randint(1, 9), random.randint(1, 9), stage_ms, rest_ms * random.randint(0, 1)
+
+
 def draw_run(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
     """Two rounds of the run, from its middle."""
     trace = run_of(batches, stages, stage_ms, rest_ms).trace
@@ -102,7 +108,7 @@ def left_out(lines: Any, req: Request) -> bool:
 
 def lengths(random: Random) -> tuple[int, int, int]:
     """A request with tokens in flight, perhaps past its end; with none, it lacks at least two."""
-    computed, placeholders = random.randint(1, 9), random.randint(0, 3)
+    computed, placeholders = random.randint(0, 9), random.randint(0, 3)
     return computed, placeholders, computed + random.randint(-1 if placeholders else 2, 5)
 
 
@@ -146,7 +152,8 @@ def filled_first(attempt: Attempt) -> str:
 EXERCISES = (
     Exercise(
         name="bubble",
-        hole=Pure(pipelines, idle_share, 1e-6, "as a share of the time", draw=draw_run),
+        hole=Pure(pipelines, idle_share, 1e-6, "as a share of the time", draw=draw_run,
+                  asked=figures_of_a_pipeline),
         solution="""
             def bubble(batches, stages, stage_ms, rest_ms):
                 round_ms = stages * stage_ms + rest_ms

@@ -81,7 +81,7 @@ def rows_of_two_steps(random: Random) -> tuple[list[tuple[str, list[int]]], list
     """Rows move and end; a -1 is the last id of its row, which was in the last step."""
     last_rids = random.sample("abcdef", random.randint(0, 6))
     rows = list[tuple[str, list[int]]]()
-    for rid in random.sample("abcdefg", random.randint(1, 6)):
+    for rid in random.sample("abcdefg", random.randint(0, 6)):
         lacks_token = rid in last_rids and random.random() < 0.7
         prompt = [random.randrange(19) for _ in range(random.randint(1, 3))]
         known = random.choice(([], [], prompt))

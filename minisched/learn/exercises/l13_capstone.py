@@ -109,7 +109,7 @@ def small_case(seed: int, is_tight: bool) -> Case:
     pages = [-(-sum(size) // page) for size in sizes]
     most = max(pages) + random.randint(0, 3) if is_tight else 99
     chunk = page * random.randint(1, 3) if may_cut else -1
-    step = {} if may_cut else {"max_prefill_tokens": random.randint(2, 8)}
+    step: dict[str, Any] = {} if may_cut else {"max_prefill_tokens": random.randint(2, 8)}
     return plain_memory(
         case("; ".join(requests), "overlap", kv=most * page, rows=random.randint(1, 4),
              page_size=page, chunked_prefill_size=chunk, cost=COST,
