@@ -1,4 +1,4 @@
-"""Formulas of the rules, written a second time for the law *progress*: cut prompts, and the ratio.
+"""Formulas of the rules, written a second time for the law *progress*: one budget, and the ratio.
 
 ``minisched fidelity`` compares all numbers of a rule with its original's code. These two need no
 original, so each decision of a scheduler is compared with them.
@@ -7,7 +7,7 @@ original, so each decision of a scheduler is compared with them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import ceil, isclose
+from math import isclose
 
 from ..core import Request, Row
 from ..scheduler import SchedulerConfig
@@ -46,25 +46,18 @@ class ExpectedRatio:
             )
 
 
-def wrong_cuts(
-    config: SchedulerConfig, prompts: Mapping[Request, Row], started: Request | None, left: int
-) -> Iterator[str]:
-    """Yield the prompts of a step that compute another number of tokens than the rules allow.
+def wrong_cuts(prompts: Mapping[Request, Row], started: Request | None, left: int) -> Iterator[str]:
+    """Yield the prompts of a step with one budget that compute another number of tokens.
 
-    ``left`` is the budget of tokens for them. The prompt ``started`` before may compute fewer for
-    lack of memory.
+    ``left`` is the budget for them. The prompt ``started`` before may compute fewer for lack of
+    memory. ``admission.py`` judges prompts that have a budget of their own.
     """
-    size, rules = config.page_size, config.in_force
-    is_unified = rules.run_first == "unified"
-    unit = 1 if is_unified or rules.budget_counts == "tokens" else size
-    end = 1 if is_unified or rules.chunk_ends == "anywhere" else size
     for req, row in prompts.items():
         rest, count = req.known_len - row.start, len(row.ids)
-        fits = ceil(rest / unit) * unit <= left
-        most = rest if fits else min(rest, left if req is started else left // end * end)
+        most = min(rest, left)
         if count > most or (count < most and req is not started):
             yield (
                 f"{req.rid} computes {many(count, 'token')} of its prompt in a step, but the rules "
                 f"cut the {rest} that are left to {most}, because {left} of the budget are left"
             )
-        left -= ceil(count / unit) * unit
+        left -= count

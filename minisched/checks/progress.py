@@ -1,7 +1,7 @@
 """Two laws of scheduling, *progress* and *order*: runnable requests run, and in policy order.
 
 An observer checks each decision of a scheduler. It reads only public state: the requests, the
-settings and the free memory. Of the policies' formulas it knows only those in ``formulas.py``.
+settings and the free memory. ``admission.py`` and ``formulas.py`` compute rules a second time.
 ``minisched fidelity`` checks the numbers of each rule against its original's code. These two laws
 hold under every rule, for every loop.
 
@@ -35,6 +35,7 @@ from ..policy.admission import Work
 from ..policy.waiting import CACHE_AWARE, is_held
 from ..scheduler import Scheduler
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
+from .admission import PassWatch
 from .formulas import ExpectedRatio, wrong_cuts
 from .history import many
 
@@ -74,6 +75,7 @@ class Watched:
         self.refused_at: set[int] = set()  # counts of releases of memory at each refusal
         self.repeats = 0  # steps of a burst after its first
         self.decision: Decision | None = None  # during a decision
+        self.passes = PassWatch(self.scheduler, lambda found: self.keep("progress", found))
         self.listen()
         if isinstance(engine.scheduler, DecodeScheduler):
             self.listen_to_reservations(engine.scheduler)
@@ -131,6 +133,8 @@ class Watched:
             if (decision := self.decision) is not None:
                 wrong = decision.not_lower if reason == "priority" else decision.not_the_one
                 self.keep("order", wrong(req))
+            if reason == "priority":
+                self.passes.preempted(req)
             retract(req, reason)
             if decision is not None:
                 decision.lost(req, reason)
@@ -160,6 +164,9 @@ class Watched:
             self.keep("progress", decision.left_out())
             self.keep("progress", decision.by_formulas())
             self.keep("order", decision.out_of_order())
+        if decision.prompts and decision.decodes and not decision.is_unified:
+            self.passes.mixed()
+        self.keep("progress", self.passes.closed_queue())
         done = [req for req, row in decision.prompts.items() if row.deliver]
         done = [req for req in done if req not in self.running]
         is_mixed = bool(decision.decodes) and scheduler.config.enable_mixed_chunk
@@ -369,13 +376,9 @@ class Decision:
             estimate = of_rules.estimated(set(self.running).difference(self.retracted))
             expected = [estimate, of_rules.decayed(estimate)]
         yield from of_rules.wrong(self.ratio, now, expected, step) if not has_preempted else ()
-        if self.is_unified:
-            left, is_known = config.prefill_budget - len(self.decodes), not config.num_draft_tokens
-        else:
-            mixed = len(self.running) if config.enable_mixed_chunk else 0
-            left, is_known = config.chunked_prefill_size - mixed, config.chunked_prefill_size != -1
-        if is_known and not self.retracted:
-            yield from wrong_cuts(config, self.prompts, self.chunked, left)
+        if self.is_unified and not (config.num_draft_tokens or self.retracted):
+            left = config.prefill_budget - len(self.decodes)
+            yield from wrong_cuts(self.prompts, self.chunked, left)
 
     def _of_running(self, missing: Sequence[Request]) -> Iterator[str]:
         """Check a step of decodes: all runnable ones are in it; next to prompts all or none."""

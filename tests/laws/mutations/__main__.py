@@ -23,11 +23,12 @@ parser.add_argument("--new", action="store_true", help="only those that are not 
 parser.add_argument("--keep", action="store_true", help="write seen.json")
 parser.add_argument("--fresh", type=int, default=0, help="how many mutations to draw and judge")
 parser.add_argument("--seed", type=int, default=0, help="the draw of --fresh")
+parser.add_argument("--folder", nargs="*", default=(), help="folders of the package for --fresh")
 parser.add_argument("--jobs", type=int, default=1, help="processes of --fresh")
 parser.add_argument("--json", action="store_true", help="the result of --fresh as JSON")
 given = parser.parse_args()
 if given.fresh:
-    judged = fresh.run_fresh(given.fresh, given.seed, given.workloads, given.jobs)
+    judged = fresh.run_fresh(given.fresh, given.seed, given.workloads, given.jobs, given.folder)
     print(fresh.as_json(judged) if given.json else fresh.as_table(judged))
     parser.exit()
 kept = json.loads(SEEN_AT.read_text("utf-8"))

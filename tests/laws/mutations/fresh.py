@@ -368,14 +368,17 @@ def say(words: str) -> None:
 # -- The command -----------------------------------------------------------------------------------
 
 
-def run_fresh(number: int, seed: int, workloads: int, jobs: int) -> list[tuple[Fresh, Fate]]:
-    """Draw mutations and judge each; the result is in the order of the draw."""
+def run_fresh(
+    number: int, seed: int, workloads: int, jobs: int, folders: Sequence[str] = ()
+) -> list[tuple[Fresh, Fate]]:
+    """Draw mutations, perhaps of some folders only, and judge each, in the order of the draw."""
     all_designs()  # kept from now on, and not made by what is broken
     at = list(places(range(workloads), "sim"))
     found = candidates()
     entered = measured_once(found, at, jobs)
     alive = sum(bits > 0 for bits in entered.values())
     say(f"{alive} of {len(entered)} statements are entered by {len(at)} cases")
+    found = [it for it in found if not folders or it.where.partition(".")[0] in folders]
     return judge_all(draw_mutations(number, seed, found, entered), at, jobs)
 
 
