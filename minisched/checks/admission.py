@@ -8,7 +8,7 @@ memory and tokens that are left. ``PassWatch`` observes two calls, ``PrefillMana
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isclose
 
 from ..core import Request
@@ -256,10 +256,10 @@ class Pass:
 
 
 class PassWatch:
-    """Follows the passes of one scheduler; ``keep`` receives what differs from the rules."""
+    """Follows the passes of one scheduler; ``found`` are the sentences found so far."""
 
-    def __init__(self, scheduler: Scheduler, keep: Callable[[list[str]], None]) -> None:
-        self.scheduler, self.keep = scheduler, keep
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler, self.found = scheduler, list[str]()
         self.newest: Pass | None = None  # while it runs
         self.full_at: int | None = None  # the number of releases at the last refusal for memory
         prefill, cache = scheduler.prefill, scheduler.prefix_cache
@@ -280,7 +280,7 @@ class PassWatch:
             if passed.is_full and scheduler.config.in_force.ask_again == "left":
                 self.full_at = scheduler.leases.num_released
             step = scheduler.leases.launched_step + 1
-            self.keep([f"the pass for step {step}: {words}" for words in passed.found])
+            self.found += [f"the pass for step {step}: {words}" for words in passed.found]
 
         def matched(req: Request) -> Match | None:
             """Follow a look-up of the cache."""

@@ -75,7 +75,7 @@ class Watched:
         self.refused_at: set[int] = set()  # counts of releases of memory at each refusal
         self.repeats = 0  # steps of a burst after its first
         self.decision: Decision | None = None  # during a decision
-        self.passes = PassWatch(self.scheduler, lambda found: self.keep("progress", found))
+        self.passes = PassWatch(self.scheduler)
         self.listen()
         if isinstance(engine.scheduler, DecodeScheduler):
             self.listen_to_reservations(engine.scheduler)
@@ -166,7 +166,7 @@ class Watched:
             self.keep("order", decision.out_of_order())
         if decision.prompts and decision.decodes and not decision.is_unified:
             self.passes.mixed()
-        self.keep("progress", self.passes.closed_queue())
+        self.keep("progress", [*self.passes.found, *self.passes.closed_queue()])
         done = [req for req, row in decision.prompts.items() if row.deliver]
         done = [req for req in done if req not in self.running]
         is_mixed = bool(decision.decodes) and scheduler.config.enable_mixed_chunk
