@@ -125,7 +125,7 @@ class Element {
 }
 
 // What a canvas says about a text: `widths` are advances in thousandths of the font's size.
-function measureText(widths, font, text) {
+export function measureText(widths, font, text) {
   const size = Number(/([\d.]+)px/.exec(font)?.[1] ?? 13);
   const table = /bold|[6-9]00/.test(font) ? widths.bold : widths.regular;
   const thousandths = [...text].reduce((sum, char) => sum + (table[char] ?? widths.other), 0);

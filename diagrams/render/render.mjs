@@ -7,15 +7,19 @@ import { createRequire } from 'node:module';
 import { basename, dirname, join } from 'node:path';
 import vm from 'node:vm';
 
-import { installDom } from './dom.mjs';
+import { installDom, measureText } from './dom.mjs';
+import { withoutStruckWords } from './lifelines.mjs';
 import { withLinks } from './links.mjs';
 
 // What the picture of an error says: a mistake and the kind of diagram it was taken for.
 const ERRORS = /Syntax Error|\(Assumed diagram type|not supported by this release/;
 const FONT = 'Arial, Helvetica, Liberation Sans, sans-serif'; // what font-widths.json measures
 
+const widths = JSON.parse(readFileSync(new URL('./font-widths.json', import.meta.url), 'utf8'));
+const measure = (font, text) => measureText(widths, font, text);
+
 async function loadPlantUml() {
-  installDom(JSON.parse(readFileSync(new URL('./font-widths.json', import.meta.url), 'utf8')));
+  installDom(widths);
   const graphviz = createRequire(import.meta.url).resolve('@plantuml/core/viz-global.js');
   vm.runInThisContext(readFileSync(graphviz, 'utf8'), { filename: graphviz });
   console.log = () => {}; // the engine reports its progress there
@@ -33,7 +37,7 @@ function render(plantuml, source) {
 // out for.
 function finish(svg) {
   const paper = '<rect width="100%" height="100%" rx="6" fill="#FFFFFF"/>';
-  return `${svg
+  return `${withoutStruckWords(svg, measure)
     .replace(/^(<svg[^>]*>)/, `$1${paper}`)
     .replaceAll('font-family="sans-serif"', `font-family="${FONT}"`)}\n`;
 }

@@ -36,6 +36,7 @@ READ = ("process", "output", "postprocess")
 PARTS = ("fill", "launch", "send")  # a block of one of these alone has its name
 NOTHING = ("wait", "receive")  # of the host, with no step
 LEAST = 0.01  # of a picture: the rest of a block that it cuts is left out below this
+NARROW = 0.03  # of a picture: a box has no room for words below this
 APART = 0.1  # of a box's length: phases that are nearer are one box
 
 
@@ -110,11 +111,25 @@ def step_box(one: StepBlock, start: int, end: int) -> LaneItem:
         max(one.start, start) - start,
         min(one.end, end) - start,
         words,
-        str(one.step),
+        str(one.step) if one.verb == "run" else verb,
         f"{words}, {ms(one.end - one.start)} ms",
         {"step": one.step, "start": one.start, "end": one.end},
         is_prefill,
     )
+
+
+def burst_named(spans: Sequence[LaneItem], length: int) -> list[LaneItem]:
+    """Return boxes; the last of some narrow ones of one verb has the words of all of them."""
+    found, first = list[LaneItem](), 0
+    for at, item in enumerate(spans):
+        before = found[-1] if found else item
+        verb, _, number = item.label.partition(" ")
+        if not (before.end == item.start and before.label.startswith(f"{verb} ")):
+            first = at
+        words = f"{verb} {spans[first].label.partition(' ')[2]} to {number}"
+        is_narrow = at > first and spans[first].duration < NARROW * length
+        found.append(replace(item, label=words) if is_narrow else item)
+    return found
 
 
 def of_one(trace: Trace, count: int = 3, has_gap: bool = False) -> Scene:
@@ -125,7 +140,7 @@ def of_one(trace: Trace, count: int = 3, has_gap: bool = False) -> Scene:
     """
     view = around_a_gap(trace, count) if has_gap else shown(trace, count)
     strip = Strip(view)
-    about = f"{about_run(trace)}; a colour is a step, a hatched device idles"
+    about = f"{about_run(trace)}; a colour is a step"
     about += "; an arrow brings a prompt's KV" * bool(strip.beside_prompts)
     part = Part(trace.loop, strip.note, [strip.lanes(view.duration)])
     return Scene(strip.beside_prompts or finding_of(strip), about, [part])
@@ -149,8 +164,10 @@ def finding_of(strip: Strip) -> str:
         return f"{ahead}; the device idles {ms(sum(gaps) // steps)} ms"
     if ahead:
         turns, thread = turns_of(view), any(lane.endswith("thread") for lane in strip.names)
-        often = f"; a request is in one of {turns} steps" if turns > 1 else ""
-        return ahead + (often or "; a thread launches it" * thread)
+        if turns > 1 and strip.step_ns:
+            often = f"a request is in one of {turns} steps"
+            return f"{loop}: {often}, so its tokens come every {ms(turns * strip.step_ns)} ms"
+        return ahead + "; a thread launches it" * thread
     if 1 <= len(gaps) < steps:
         idle = ms(sum(gaps) // len(gaps))
         return f"{loop}: the device idles {idle} ms after every {steps // len(gaps)} steps"
@@ -293,11 +310,14 @@ class Strip:
         view, sides = self.view, Counter(map(lane_side, self.names))
         rows = []
         for lane in self.names:
-            spans = [step_box(one, view.start, view.end) for one in self.blocks if one.lane == lane]
+            spans = burst_named(
+                [step_box(one, view.start, view.end) for one in self.blocks if one.lane == lane],
+                length,
+            )
             spans += [
                 LaneItem(
-                    "bubble", *view.clip(idle.start, idle.end), "idle", "",
-                    f"idle {ms(idle.duration)} ms",
+                    "bubble", *view.clip(idle.start, idle.end),
+                    f"idle {ms(idle.duration)} ms", "idle", f"idle {ms(idle.duration)} ms",
                 )
                 for idle in view.bubbles
                 if idle.lane == lane
@@ -331,11 +351,15 @@ class Strip:
             src = self.at[source.lane], source.end - zero
             dst = self.at[target.lane], target.start - zero
             data: Data = {"kind": "token", "step": source.step}
-            read, plan = self.of("read", source.step), self.of("plan", target.step)
-            if is_host(arrow.src.lane) and read and plan:
-                host = self.at[read[0].lane]
-                to = host, read[0].start - zero
-                back = host, min(plan[-1].end, target.start) - zero  # a launch may return later
+            plan = self.of("plan", target.step)
+            fills = [one for one in plan if one.does == "fill"]
+            read = fills or self.of("read", source.step)
+            if not arrow.stays and read and plan:
+                if len({one.lane for one in ran}) > 1:  # the stages are between it and the host
+                    continue
+                to = self.at[read[0].lane], read[0].start - zero
+                end_of_plan = min(plan[-1].end, target.start)  # a launch may return later
+                back = self.at[plan[-1].lane], end_of_plan - zero
                 yield LaneLink("token", src, to, about=arrow.meaning, data=data)
                 yield LaneLink("token", back, dst, about=arrow.meaning, data=data)
             else:

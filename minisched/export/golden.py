@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -53,8 +54,8 @@ def pair() -> list[Trace]:
 
 
 def poster_of() -> Scene:
-    """Return the poster of all designs."""
-    return poster([*map(run_of, (*compare.DESIGNS, "vllm_pp4"))])
+    """Return the poster of all designs with one device."""
+    return poster([*map(run_of, compare.DESIGNS)])
 
 
 SMALL: dict[str, Callable[[], Scene]] = {  # pictures for slides and phones, and in Chinese
@@ -72,6 +73,17 @@ def on_sheet(name: str, sheet: Sheet) -> str:
     return to_svg(SMALL[name](), sheet)
 
 
+def on_slide(name: str) -> str:
+    """Draw a picture for a slide: of pages their number alone, and of relays one of each way."""
+    if name == "page_allocator":
+        scene = SMALL[name]()
+        legend = {**scene.legend, "protected": "cached, and a request uses it"}
+        return to_svg(replace(scene, parts=scene.parts[:1], legend=legend), WIDE)
+    if name == "one_token":
+        return to_svg(one_token([*map(run_of, compare.WAYS)]), WIDE)
+    return on_sheet(name, WIDE)
+
+
 def with_chinese(name: str) -> str:
     """Draw a picture of ``SMALL`` in Chinese."""
     return to_svg(translated(SMALL[name]()))
@@ -79,7 +91,7 @@ def with_chinese(name: str) -> str:
 
 FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"traces/{name}_phone.svg": partial(on_sheet, name, PHONE) for name in SMALL},
-    **{f"traces/{name}_slide.svg": partial(on_sheet, name, WIDE) for name in SMALL},
+    **{f"traces/{name}_slide.svg": partial(on_slide, name) for name in SMALL},
     **{f"traces/{name}_zh.svg": partial(with_chinese, name) for name in SMALL},
     "diagrams/compare.svg": lambda: to_svg(by_step(pair()), SLIDE),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
@@ -99,7 +111,7 @@ WHOLE = {  # the files of ``traces/`` that are kept as files: to be read, or sho
     *FILES,
     *(f"traces/{topic}.json" for topic in (
         "serial", "overlap", "future_map", "mlx_async", "vllm_batch_queue", "pd")),
-    *(f"traces/{topic}.svg" for topic in OF_RUNS),
+    *(f"traces/{topic}.svg" for topic in OF_RUNS - {"pd"}),  # pd_against_mixed_chunk shows it
     "traces/radix_cache.svg",
     "traces/museum/pinned_buffer_rewritten.svg",
     "traces/museum/pinned_buffer_rewritten_phone.svg",

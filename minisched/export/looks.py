@@ -91,7 +91,7 @@ LOOKS = {
     # memory
     "admitted": Look("#4F4AA3", WHITE_TEXT, "", "■"),
     "protected": Look("#9B97DA", glyph="▣"),
-    "evictable": Look("#D9D7F3", texture="dots", glyph="□"),
+    "evictable": Look("#D9D7F3", glyph="□"),
     "sending": Look("#A9A5DD", texture="stripes", glyph="▤"),
     "evicted": Look("", texture="cross", glyph="✗"),
     # budgets and queues

@@ -20,8 +20,8 @@ from .views.marks import NothingToShow
 
 AFTER = 3_000_000  # nanoseconds of the next pass that are shown
 LEGEND = {
-    "forward": "forward", "sample": "sample", "promised": "a cell that is to hold the token",
-    "stored": "a cell that holds the token", "read": "the next step takes it from there",
+    "forward": "forward", "sample": "sample", "promised": "promised",
+    "stored": "holds the token", "read": "the next step takes it from there",
     "copy": "copy", "fill": "fill", "process": "process", "output": "output", "prepare": "prepare",
     "launch": "launch", "end": "the client has it",
     "arrow token": "the token, to and from its cell", "arrow copy": "its copy to the host",
@@ -173,15 +173,20 @@ def finding(ways: Sequence[TokenWay]) -> str:
 def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
     """Return device, cell, and the way to the client."""
 
-    def item(kind: str, since: int, until: int, label: str = "", step: str = "") -> LaneItem:
+    def item(kind: str, since: int, until: int, label: str = "", brief: str = "") -> LaneItem:
         """Return an item of the token's way, cut to the picture."""
         start, stop = (min(max(time - way.start, 0), end) for time in (since, until))
-        return LaneItem(kind, start, stop, label, step)
+        return LaneItem(kind, start, stop, label, brief)
 
     device, host = (
-        [item(it.name, it.start, it.end, f"{it.name} {it.step}", str(it.step)) for it in items]
+        [item(it.name, it.start, it.end, f"{it.name} {it.step}") for it in items]
         for items in (way.device, way.host)
     )
+    since, until = way.device[-2].end, way.device[-1].start
+    if until > since:
+        device.append(
+            item("bubble", since, until, f"waits {ms(way.waits)} ms", f"{ms(way.waits)} ms")
+        )
     told = next(it.end for it in way.host if it.name == "output")
     cell = [
         item("promised", way.promised, way.stored, "promised"),

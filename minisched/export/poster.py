@@ -79,29 +79,30 @@ def poster(traces: Sequence[Trace]) -> Scene:
         families.setdefault(one.kind, []).append(one)
     length = max((one.period for one in known), default=1)
     parts = [
-        Part(kind.words, gain(members, times, base), [strip_of(members[0], length)])
+        Part(kind.words, gain(members, times, traces[0].loop), [strip_of(members[0], length)])
         for kind, members in families.items()
     ]
     notes, title = [], "no run has settled steps"
     if known:
-        title = (f"{len(known)} designs are {many(len(families), 'picture')}: "
-                 "two colours at one moment are two steps in work")  # fmt: skip
         least = min(times[one.trace.loop] for one in known)
         best = [one.trace.loop for one in known if times[one.trace.loop] <= TIE * least]
-        notes.append(f"The fastest, within 1 %: {', '.join(best)}; "
-                     f"{base / least:.2f} times as fast as {traces[0].loop}.")  # fmt: skip
+        fastest = f"the fastest is {base / least:.2f} times as fast as {traces[0].loop}"
+        title = f"{len(known)} designs are {many(len(families), 'picture')}; {fastest}"
+        notes.append(f"The fastest, within 1 %: {', '.join(best)}.")
     if missing:
         notes.append(f"Without settled steps, so not shown: {', '.join(missing)}.")
-    about = f"{traces[0].what_ran}; a colour is a step, a hatched device idles; {ms(length)} ms"
+    about = f"{traces[0].what_ran}; a colour is a step; {ms(length)} ms"
     return Scene(title, f"{about} of each", parts, notes=notes)
 
 
-def gain(members: Sequence[Period], times: Mapping[str, int], base: int) -> str:
+def gain(members: Sequence[Period], times: Mapping[str, int], first: str) -> str:
     """Write the loops of a family, and how many times as fast as the first run they are."""
+    base = times[first]
     factors = [base / times[one.trace.loop] for one in members]
     least, most = f"{min(factors):.2f}", f"{max(factors):.2f}"
     names = ", ".join(one.trace.loop for one in members)
-    return f"{names}; {most}×" if least == most else f"{names}; {least} to {most}×"
+    times_as = most if least == most else f"{least} to {most}"
+    return f"{names}; {times_as} times as fast as {first}"
 
 
 def strip_of(one: Period, length: int) -> Lanes:

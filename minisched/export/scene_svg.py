@@ -68,16 +68,18 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
         shapes.append((one.name, one.kind, values))
     most = max([1, *(value for _, _, values in shapes for _, value in values)])
     page.top += 26
-    top, bottom = page.top, page.top + CURVE
+    is_alone = len([one for part in page.scene.parts for one in part.shows]) == 1
+    high = CURVE * (4 if is_alone else 1)
+    top, bottom = page.top, page.top + high
     whole = curve.scale if most >= 4 * curve.scale else 1  # round in its unit, if there is room
     for at in range(0, most + 1, tick_step(most // whole, 4) * whole):
-        y = bottom - at * CURVE / most
+        y = bottom - at * high / most
         page.line("grid" if at else "axis", x.left, y, x.right, y)
         page.words(x.left - 8, y + 4, f"{at / curve.scale:g}", "small", "end")
     page.words(MARGIN, top - 9, curve.unit, "small faint")
     x.grid(page, top, bottom)
     for name, kind, values in sorted(shapes[::-1], key=lambda shape: "line" in shape[1]):
-        steps = [(x.at(time), bottom - value * CURVE / most) for time, value in values]
+        steps = [(x.at(time), bottom - value * high / most) for time, value in values]
         d = "".join(f"H{right:.1f}V{height:.1f}" for right, height in steps)
         if "line" in kind:
             begin = next((height for right, height in steps if right == x.left), bottom)

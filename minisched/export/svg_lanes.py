@@ -19,6 +19,7 @@ SLANT = 30  # pixels to the side: a longer arrow over several rows has a bend
 ASIDE = 8  # pixels between two places that are tried for a number, or for words below a box
 PHRASE = 16  # pixels from one phrase to the next
 NARROW = 600  # pixels of a page on which the name of a group stands above its rows
+TIGHT = 0.88  # of the width of words on the safe side: the least room in a box
 MOST_HIGH = 740  # pixels of all lanes; more lanes are narrower
 
 
@@ -54,7 +55,6 @@ class LanesDrawing:
             if link.src[0] != link.dst[0]
             for start, end in pairwise(self._route(link))
         ]
-        self.segments += [(self.x.at(at), self.top, self.x.at(at), self.bottom) for at in moments]
 
     def _stacked(self) -> Iterator[_Strip]:
         """Yield a strip for each row, with room for the items above and below it."""
@@ -77,6 +77,7 @@ class LanesDrawing:
         for strip in self.strips:
             self._background(strip)
         self.x.grid(page, self.top, self.bottom)
+        page.flags(self.lanes.flags, self.x, self.top, self.bottom)  # its lines pass behind boxes
         items = [(item, strip) for strip in self.strips for item in strip.row.spans]
         below = [pair for pair in items if pair[0].kind not in OVER]  # arrows run above these
         for item, strip in below:
@@ -94,7 +95,6 @@ class LanesDrawing:
             if row.tail and row.spans:
                 ends = [self.x.at(at) for item in row.spans for at in (item.start, item.end)]
                 page.beside(min(ends), max(ends), strip.y + self.box / 2 + 4, row.tail, "small")
-        page.flags(self.lanes.flags, self.x, self.top, self.bottom)
         page.top = self.bottom + (8 if has_axis else 20)
         if has_axis:
             self.x.draw(page, self.lanes.across)
@@ -215,19 +215,20 @@ class LanesDrawing:
             self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
 
     def _name_beside(self, item: LaneItem, strip: _Strip) -> None:
-        """Draw a narrow box's label on the free lane to its right, or to its left."""
+        """Draw a narrow box's label on the free lane to its right, or to its left, or its verb."""
         x, until = self.x.at(item.start), self.x.at(item.end)
         boxes = [(self.x.at(one.start), self.x.at(one.end)) for one in strip.row.spans]
-        room = width_of(item.label, self.sheet.small) + 4
-        for left in (until, x - room):
-            sides = left, strip.y + 2, left + room, strip.y + self.box - 2
-            is_free = self.x.left <= left and left + room <= self.sheet.edge
-            is_free &= not any(start < left + room and left < end for start, end in boxes)
-            if is_free and not any(crosses(one, sides) for one in self.segments):
-                middle = left + room / 2
-                self.page.words(middle, strip.y + self.box / 2 + 4, item.label, "small", "middle")
-                self.page.said.add(item.label)
-                return
+        for words in dict.fromkeys((item.label, item.brief)):
+            room = TIGHT * width_of(words, self.sheet.small) + 4
+            for left in (until, x - room):
+                sides = left, strip.y + 2, left + room, strip.y + self.box - 2
+                is_free = self.x.left <= left and left + room <= self.sheet.edge
+                is_free &= not any(start < left + room and left < end for start, end in boxes)
+                if is_free and not any(crosses(one, sides) for one in self.segments):
+                    y = strip.y + self.box / 2 + 4
+                    self.page.words(left + room / 2, y, words, "small", "middle")
+                    self.page.said.add(words)
+                    return
 
     def _places(self, item: LaneItem, strip: _Strip) -> Iterator[tuple[str, float, bool]]:
         """Yield places for words without signs or arrows, nearest to the middle first.
@@ -239,7 +240,7 @@ class LanesDrawing:
             self.x.at(s.start) for s in strip.row.spans if s.kind in SIGNS and s.kind != "flag"
         ]
         for words in filter(None, dict.fromkeys((item.label, item.brief))):
-            room = width_of(words, self.sheet.small, item.kind in ("bubble", "waited")) + 4
+            room = TIGHT * width_of(words, self.sheet.small, item.kind in ("bubble", "waited")) + 3
             if room > width:
                 continue
             steps = [4.0 * step for step in range(1, int((width - room) / 8) + 1)]

@@ -89,7 +89,7 @@ def test_a_box_has_the_colour_of_its_step_and_a_token_its_way() -> None:
     assert "over the host" in scene.parts[0].note and "stays" in scene.parts[1].note
 
 
-@pytest.mark.parametrize("loop", [*LOOPS, "vllm_step", "trtllm_overlap", "vllm_pp"])
+@pytest.mark.parametrize("loop", [*LOOPS, "vllm_step", "trtllm_overlap"])
 def test_no_token_arrow_points_back_in_time(loop: str) -> None:
     links = [link for shown in lanes(of_one(trace_of(loop))) for link in shown.links]
     assert links and all(link.src[1] <= link.dst[1] for link in links)

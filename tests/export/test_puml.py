@@ -36,10 +36,15 @@ def figures() -> Iterator[tuple[str, View, int]]:
     for name, loop in {
         "sglang_cpu_gpu_overlap_event_loop": "overlap",
         "sglang_futuremap_overlap": "future_map",
-        "mindie_async_plugin_manager_pipeline": "mindie_plugin",
     }.items():
-        view = shown(trace_of(loop) if loop in ("overlap", "future_map") else run_of(loop), 1)
+        view = shown(trace_of(loop), 1)
         yield name, view, view.first_step
+    trace = run_of("mindie_plugin")
+    step = shown(trace, 1).first_step + 1
+    call, answer = (next(it for it in trace.slices if (it.name, it.step) == which)
+                    for which in (("prepare", step), ("postprocess", step - 1)))  # fmt: skip
+    view = make_view(trace, call.start, answer.end)
+    yield "mindie_async_plugin_manager_pipeline", view, step
     trace = run_of("vllm_async")
     turns = [item.start for item in trace.on("host") if item.name == "schedule"]
     yield "vllm_cpu_gpu_overlap_batch_queue", make_view(trace, 0, turns[2]), 1

@@ -323,7 +323,7 @@ def token_pool(trace: Trace, forms: Forms, _: Engine) -> None:
             reads.update((*at, str(position)) for position in range(start, end))
     assert forms.picture.count("step", "slot", "position", tag="rect") == writes
     assert forms.picture.count("gathered", "slot", "position", tag="rect") == reads
-    signs = "".join(map(glyph, ("upload", "stale", "sample", "wasted", "lacking")))
+    signs = "".join(map(glyph, ("upload", "stale", "sample", "unread", "wasted", "lacking")))
     table = forms.text.partition("Token pool, row by position (")[2]
     assert len(re.findall(rf"(?<=\s)[{signs}] \d+(?=\s)", table)) == writes.total()
 
@@ -496,10 +496,6 @@ def test_beams_are_drawn_as_they_were_chosen_and_lead_to_the_outputs() -> None:
         assert {cell: it["class"].split()[1] for cell, it in drawn.items()} == looks
         lines = forms.picture.shapes("line", step="*", place="*", token="*")
         assert Counter((start_of(it, drawn), key_of(it)) for it in lines) == Counter(links)
-        end = str(len(forwards(trace)))
-        pages, panel = forms.picture.shapes("rect", page="*", column=end), panels_of(trace)["pages"]
-        kept = {it["data-page"] for it in pages if "evicted" not in it["class"]}
-        assert kept == panel.at(trace.end).keys() & {*panel.places[:12]}
         for mark in (it for it in marks(trace, "tokens") if it.attrs["tokens"]):
             (rid,) = {*mark.attrs["rids"]}
             assert numbers(mark, "tokens") in newest[rid][1]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...checks.history import many
 from ...core import Request
 from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ...models.hash import HashModel
@@ -16,7 +15,7 @@ from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ..layout import View, steady_views
 from ..runs import side_by_side
-from ..scene import Scene
+from ..scene import Lanes, Scene, Show
 from ..units import ms
 
 # -- The runs: four requests, and features that need the tokens of earlier steps -------------------
@@ -70,7 +69,6 @@ def run_with(loop: str, feature: str, cost: CostModel = SIM_COST, *, is_on: bool
 
 # -- The same settled steps of several runs, and the waits of the device in them -------------------
 
-STEPS = 2
 SLOW = "masks and sampling are slow, as with a large vocabulary"
 
 
@@ -86,12 +84,10 @@ def grammars() -> Scene:
     }
     runs = {"no grammar": run_with("overlap", "grammar", SLOW_MASK, is_on=False)}
     runs |= {name: run_with(loop, "grammar", SLOW_MASK) for name, loop in loops.items()}
-    views = steady_views([*runs.values()][1:], STEPS)
+    views = steady_views([*runs.values()][1:], 1)
     lost = [ms(sum(lost_times(view).values())) for view in views]
     least, most = min(lost, key=float), max(lost, key=float)
-    title = (
-        f"A grammar needs the token before: the device waits {least} to {most} ms in {STEPS} steps"
-    )
+    title = f"A grammar needs the token before: the device waits {least} to {most} ms a step"
     return stacked(runs, title, SLOW)
 
 
@@ -115,18 +111,25 @@ def dependency_points() -> Scene:
         f"vLLM: the device waits {mask} ms a step for a mask, {drafts} ms with its own drafts, "
         f"{both} ms with both"
     )
-    return stacked(runs, title, SLOW, 1)
+    return stacked(runs, title, SLOW)
 
 
-def stacked(runs: Mapping[str, Trace], title: str, note: str, steps: int = STEPS) -> Scene:
-    """Draw a few steps of each run under its name, with the time that its device lost."""
-    views = steady_views(list(runs.values()), steps)
+def stacked(runs: Mapping[str, Trace], title: str, note: str) -> Scene:
+    """Draw a step of each run under its name, with the time that its device lost."""
+    views = steady_views(list(runs.values()), 1)
     names = [
-        (name, f"{many(steps, 'step')} in {ms(view.duration)} ms, {lost_in(view)}")
+        (name, f"1 step in {ms(view.duration)} ms, {lost_in(view)}")
         for name, view in zip(runs, views, strict=True)
     ]
     scene = side_by_side(views, title, names)
-    return replace(scene, about=f"{scene.about}; {note}")
+    parts = [replace(part, shows=[*map(without_signs, part.shows)]) for part in scene.parts]
+    return replace(scene, about=f"{scene.about}; {note}", parts=parts)
+
+
+def without_signs(lanes: Show) -> Show:
+    """Return lanes with their boxes alone: the waits are the matter."""
+    assert isinstance(lanes, Lanes)
+    return replace(lanes, rows=[replace(row, spans=row.boxes) for row in lanes.rows], links=())
 
 
 def lost_times(view: View) -> Counter[str]:

@@ -36,7 +36,7 @@ MORE_STEPS: dict[str, dict[str, int]] = {
     "multi_step": {"by_step": 4, "timing": 8},  # a burst, and the time to the next
     "pd": {"by_step": 8, "timing": 8},  # both sides while a prompt moves between them
     "vllm_batch_queue": {"by_step": 4, "timing": 4},  # two batches take turns
-    "vllm_pp": {"by_step": 8, "timing": 8},  # a pipeline that is full
+    "vllm_pp": {"by_step": 4, "timing": 8},  # a pipeline that is full
 }
 
 

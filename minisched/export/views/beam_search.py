@@ -1,4 +1,4 @@
-"""Beams as cells by step: those that fork, those that end, and the pages of their requests."""
+"""Beams as cells by step: those that fork, and those that end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ...checks.overlap import forwards
 from ...trace import Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
-from ..state import panels_of
 from .marks import first_of, first_rows, lacking, needed, number, numbers, short_end, word
 from .steps import opening
 
@@ -21,15 +20,11 @@ LEGEND = {
     "wasted": "no next beam extends it",
     "ready": "the newest beams of a request",
     "arrow token": "from a beam to a next beam that extends it",
-    "admitted": "a request's page: KV after the prompt has a copy for each other beam",
-    "protected": "a page of prompts that all beams share",
-    "evictable": "cached, and no request uses it",
-    "evicted": "released, with all copies",
 }
 
 
 def scene(trace: Trace) -> Scene:
-    """Draw a column for each step, and a row for each row of the page table and for each page."""
+    """Draw a column for each step, and a row for each row of the page table."""
     part, shown = opening(shown_side(trace), MOST_STEPS)
     times = {item.step: item.start for item in forwards(part)}
     marks = needed(part, "beams", "no request has beams", times)
@@ -56,39 +51,18 @@ def scene(trace: Trace) -> Scene:
             cells[at] = GridCell("ready", str(token), source, about, data=data)
             if before and not is_first:
                 links.append(LaneLink("token", before[parent], at, data=data))
-    names = [*(f"step {step}" for step in times), "end"]
+    names = [f"step {step}" for step in times]
     owners = {
         row: short_end(word(mark, "rid"), 6) for mark in marks for row in numbers(mark, "rows")
     }
     labels = [f"row {row} ({owners[row]})" for row in places][:MOST_ROWS]
     kept = [link for link in links if max(link.src[0], link.dst[0]) < MOST_ROWS]
     beams = CellGrid(labels, names, first_rows(MOST_ROWS, cells), kept)
-    used = pages(part, [*times.values()], names)
     note = "in a cell: the token of a beam; below it: the row of the beam that it extends"
     return Scene(
-        f"beam_search: of {many(len(cells), 'beam')}, {forked} are extended several times and "
-        f"{ended} not at all",
+        f"Of {many(len(cells), 'beam')} of a search, {forked} are extended several times and "
+        f"{ended} are dropped",
         about_run(trace, shown, side_words(trace), first_of(MOST_ROWS, len(places), "row")),
-        [Part("Rows of the page table", note, [beams]),
-         Part("Pages", "the request of each page, when a step begins", [used])],
+        [Part("Rows of the page table", note, [beams])],
         LEGEND,
     )  # fmt: skip
-
-
-def pages(part: Trace, times: list[int], names: list[str]) -> CellGrid:
-    """Return the pages that are in use when each step begins, and at the end."""
-    panel, cells = panels_of(part)["pages"], dict[tuple[int, int], GridCell]()
-    for column, time in enumerate([*times, part.end]):
-        now = panel.at(time)
-        for at, page in enumerate(panel.places):
-            before = cells.get((at, column - 1))
-            if page in now:
-                stay = now[page]
-                data: Data = {"page": page, "owner": stay.rid}
-                cells[at, column] = GridCell(stay.kind, stay.label, about=stay.about, data=data)
-            elif before and before.kind != "evicted":
-                about = f"{page} was released before {names[column]}"
-                cells[at, column] = GridCell(
-                    "evicted", "freed", about=about, data={"page": page, "owner": ""}
-                )
-    return CellGrid(panel.places[:MOST_ROWS], names, first_rows(MOST_ROWS, cells))

@@ -27,7 +27,9 @@ LEGEND = {
 def scene(trace: Trace) -> Scene:
     """Draw every step's tokens and the chunk size."""
     modes = [step.mode for step in steps_of(opening(trace, MOST_STEPS)[0])]
-    title = f"{modes.count('mixed')} of {len(modes)} steps compute a chunk beside decodes"
+    title = (
+        f"{modes.count('mixed')} of {len(modes)} steps compute a chunk beside decodes, which go on"
+    )
     return draw(trace, f"mixed_chunk: {title}")
 
 

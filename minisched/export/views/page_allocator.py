@@ -51,13 +51,15 @@ def scene(trace: Trace) -> Scene:
     if has := pool(trace):
         sizes = (f"{many(has.pages, 'page')} of {many(has.page_size, 'token')}, "
                  f"{many(has.rows, 'row')} in the request table")  # fmt: skip
-    owners: dict[str, set[str]] = defaultdict(set)
-    for stay in pages:
-        owners[stay.place] |= {stay.rid} if stay.kind == "admitted" else set()
-    again = sum(len(rids) > 1 for rids in owners.values())
-    full = max(value for _, value in count(pages, *NAMES))
-    title = (f"page_allocator: at most {many(full, 'page')} in use, {again} of "
-             f"{len(owners)} go from one request to another")  # fmt: skip
+    full, signs = max(value for _, value in count(pages, *NAMES)), Counter(at.kind for at in flags)
+    made_room = " and ".join(
+        many(signs[kind], name)
+        for kind, name in (("flag-head", "retraction"), ("evict", "eviction"))
+        if signs[kind]
+    )
+    title = f"At most {many(full, 'page')} are in use" + f"; {made_room} make room" * bool(
+        made_room
+    )
     return Scene(title, about_run(part, shown, side_words(trace), sizes), parts, LEGEND, notes)
 
 

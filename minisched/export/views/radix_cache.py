@@ -13,7 +13,7 @@ from ..units import ms
 from .marks import NothingToShow, first_of, named, needed, number, short, word
 from .page_allocator import eviction_flags
 
-PICTURES, MOST_NODES = 4, 24
+PICTURES, MOST_NODES = 3, 24
 LEGEND = {
     "protected": "protected: a running request has locked it",
     "evictable": "evictable",
@@ -27,7 +27,7 @@ DID = {"insert": "inserted", "admit": "admitted", "retraction": "retracted", "fi
 
 
 def scene(trace: Trace) -> Scene:
-    """Draw pages over time, and the tree after a split, a branch, an eviction, and at the end."""
+    """Draw pages over time, and the tree after a split, and after the first evictions."""
     own = shown_side(trace)
     if any(mark.name == "block add" for mark in own.marks):
         raise NothingToShow(
@@ -80,7 +80,7 @@ def changes_of(trace: Trace) -> dict[int, list[Mark]]:
 def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]:
     """Return the times worth a picture, in order.
 
-    They are a split, an eviction, the end, a branch, the fullest tree, and the beginning.
+    They are a split, two evictions, a branch, the end, the fullest tree, and the beginning.
     """
 
     def first(name: str, since: int = 0) -> list[int]:
@@ -92,7 +92,9 @@ def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]
     split = first("radix split")
     branched = first("radix add", since=split[0] + 1) if split else []
     fullest = max(count(stays, "protected"), key=lambda at: at[1], default=(max(changes), 0))[0]
-    worth = [*split, *first("radix evict"), max(changes), *branched, fullest, *first("radix add")]
+    evicted = first("radix evict")
+    again = first("radix evict", since=evicted[0] + 1) if evicted else []
+    worth = [*split, *evicted, *again, *branched, max(changes), fullest, *first("radix add")]
     return sorted([time for time in dict.fromkeys(worth) if time in changes][:PICTURES])
 
 

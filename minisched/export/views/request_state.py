@@ -51,7 +51,8 @@ def scene(trace: Trace) -> Scene:
         first_rows(MOST_SLOTS, cells),
     )
     return Scene(
-        f"request_state: {many(stayed, 'token')} stay in their slots, {new} come from the host",
+        f"A slot stays when the row changes: {many(stayed, 'token')} stay in it, "
+        f"{new} come from the host",
         about_run(trace, shown, side_words(trace), first_of(MOST_SLOTS, most, "slot")),
         [Part("Slots of requests, on the device", note, [grid])],
         LEGEND,

@@ -15,8 +15,9 @@ from .steps import opening
 MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40
 COLUMNS = ("rows", "uploads", "starts", "ends", "writes")  # ``TokenPool.record`` defines them
 LEGEND = {
-    "upload": "upload: prompt tokens, copied on the scheduler's stream",
-    "sample": "sample: one token a row, written on the engine's stream",
+    "upload": "prompt tokens, uploaded by the host",
+    "sample": "a sampled token, gathered by the next step",
+    "unread": "a sampled token that no step gathers",
     "stale": "copied, but its KV is cached: never gathered",
     "wasted": "the sample of a wasted row",
     "lacking": "the same, in the prompt of the row's next owner",
@@ -59,7 +60,8 @@ def scene(trace: Trace) -> Scene:
                 cell_of = f"row {tenancy.row}, position {position}, rid {tenancy.rid}"
                 reader = f"gathered by step {gathered}" if gathered else "never gathered"
                 about = f"{cell_of}: written by step {cell.step}, {reader}"
-                look, writer = cell.look, str(cell.step)
+                is_unread = cell.look == "sample" and not cell.gathered_by
+                look, writer = "unread" if is_unread else cell.look, str(cell.step)
                 cells[at, position] = GridCell(look, writer, gathered, about, data=data)
     rows = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies[:MOST_TENANCIES]]
     columns = [*map(str, range(min(positions, MOST_POSITIONS)))]

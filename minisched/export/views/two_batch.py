@@ -13,7 +13,7 @@ from ..scene import Lanes, Scene
 from ..units import ms
 from .marks import NothingToShow
 
-HALVES = {"half a": "a", "half b": "b"}  # the words on a box
+WORDS = {"half a": "a", "half b": "b", "forward": "both halves"}  # the words on a box
 
 
 def scene(trace: Trace) -> Scene:
@@ -37,8 +37,10 @@ def scene(trace: Trace) -> Scene:
     (drawn,) = part.shows
     assert isinstance(drawn, Lanes)
     rows = [
-        replace(row, spans=[replace(item, brief=HALVES.get(item.kind, item.brief))
+        replace(row, spans=[replace(item, label=WORDS.get(item.kind, item.label),
+                                    brief=WORDS.get(item.kind, item.brief))
                             for item in row.spans])
         for row in drawn.rows
     ]  # fmt: skip
-    return replace(scene, parts=[replace(part, shows=[replace(drawn, rows=rows)])])
+    legend = {**scene.legend, "forward": WORDS["forward"]}
+    return replace(scene, legend=legend, parts=[replace(part, shows=[replace(drawn, rows=rows)])])
