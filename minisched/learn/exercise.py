@@ -252,11 +252,15 @@ class Function:
         for _ in range(DRAWN if self.asked else 0):
             args = self.asked(random)  # type: ignore[misc]
             right, said = solution(*deepcopy(args)), with_arguments(solution, args)
+            given = deepcopy(args)
             try:
-                answer = Calls().call(lines, *deepcopy(args))
-                if self.is_same(answer, right, args):
+                answer = Calls().call(lines, *given)
+                if not self.is_same(answer, right, args):
+                    said += f" it gives {short(answer)}, should give {short(right)}."
+                elif written := overwritten(solution, args, given):
+                    said += f" {written}."
+                else:
                     continue
-                said += f" it gives {short(answer)}, should give {short(right)}."
             except (Exception, TooLong) as error:
                 said += f": {blame(error)}"
                 if isinstance(error, TooLong):
@@ -315,9 +319,12 @@ class Pure:
 
     def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
         """Return a sentence on the answer for these arguments, or ''; and the answer."""
-        asked = with_arguments(self.truth or self.holds or self.call, args)
+        names, given = self.truth or self.holds or self.call, deepcopy(args)
+        asked = with_arguments(names, args)
         try:
-            answer = calls.call(self.call, lines, *deepcopy(args))
+            answer = calls.call(self.call, lines, *given)
+            if written := overwritten(names, args, given):
+                return f"{asked} {written}.", answer
             if self.holds is not None:
                 return self.holds(answer, *args), answer
         except (Exception, TooLong) as error:
@@ -335,10 +342,26 @@ class Pure:
         return "" if is_right else f"{asked} {said}.", answer
 
 
+def overwritten(function: Callable[..., Any], args: Any, given: Any) -> str:
+    """Return words on the first of the ``given`` arguments that is not as in ``args`` any more.
+
+    Objects that no comparison finds equal to their copies are left out.
+    """
+    for name, before, after in zip(names_of(function, args), args, given, strict=False):
+        if before != after and before == deepcopy(before):
+            return f"your lines write to `{name}`, which is then {short(after)}. Write to a copy"
+    return ""
+
+
+def names_of(function: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """Return the last parameters of a function, as many as there are arguments."""
+    return [*signature(function).parameters][-len(args) :]
+
+
 def with_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     """Return ``With a 1, b 2``: the last parameters of a function, and their values."""
-    names = [*signature(function).parameters][-len(args) :]
-    given = (f"{name} {short(arg)}" for name, arg in zip(names, args, strict=False))
+    pairs = zip(names_of(function, args), args, strict=False)
+    given = (f"{name} {short(arg)}" for name, arg in pairs)
     return f"With {', '.join(given) or 'nothing'}"
 
 

@@ -335,6 +335,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("last_rids.index(rid)", "last_rids.index(rid) - 1", "'s token"),
         ("if ids[-1] == -1", "if False", "a -1 is left in"),
         ("if ids[-1] == -1", "if ids == [-1]", "should give"),
+        ("ids = [*ids[:-1], sampled[last_rids.index(rid)]]",
+         "ids[-1] = sampled[last_rids.index(rid)]", "your lines write to `rows`"),
         ("    return filled", "", "gave None"),
     ),
     "must_wait": (
@@ -382,6 +384,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (', "free"', "", "you found nothing"),
         ('kind == its_kind == "read"', "kind == its_kind", "but you found nothing"),
         ("set(its_cells)", "set(its_cells[:1])", "but you found nothing"),
+        ("lane == other", "lane in other", "but you found nothing"),
+        ("memory != its_memory", "memory not in its_memory", "can't hurt each other"),
         ("i >= j", 'i >= j or its_kind == "free"', "but you found nothing"),
     ),
     "diagnose": (
@@ -394,6 +398,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("done = max(done, end)", "done = end", "should give"),
         ("sorted(ops, key=lambda op: op[1])", "ops", "should give"),
         ("idle / (done - first)", "idle / done", "should give 0."),
+        ("    idle = 0", "    idle = 0\n    ops.sort()", "your lines write to `ops`"),
     ),
     "blocking_call": (
         (' and "Async" not in call', "", "cudaMemcpyAsync"),

@@ -311,7 +311,7 @@ TOUCHING: tuple[list[Step], ...] = (
 
 
 PAIRS: list[list[Step]] = [
-    [("forward", one, ("kv", cells)), ("copy", other, ("kv", others))]
+    [("copy", one, ("kv", cells)), ("copy 2", other, ("kv", others))]
     for one, other in product(TOUCHES, TOUCHES)
     for cells, others in (((1, 2), (2, 3)), ((2, 3), (1, 2)))
 ]
