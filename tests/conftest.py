@@ -30,10 +30,11 @@ from hypothesis import settings
 from minisched.bench.tiny_llama import write_tiny_llama
 from minisched.cli.app import main
 from minisched.models.fetch import fetch
-from tests.models.zoo import random_model
 from tests.support import LLAMAS, OTHERS
 
 os.environ.pop("COLUMNS", None)  # readline sets it for xdist's workers; here nobody looks
+# Many tests start a command. Without bytecode each start takes 0.4 s longer.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background deaf to Ctrl-C, which tests press.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -215,6 +216,7 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Tiny random checkpoints of every kind of model that is taken (``support.py``)."""
+    from tests.models.zoo import random_model  # torch takes seconds, before any test begins
 
     folder = tmp_path_factory.mktemp("kinds")
     folders = {kind: folder / kind.replace(" ", "_") for kind in (*LLAMAS, *OTHERS)}
