@@ -35,7 +35,7 @@ from .units import ms
 READ = ("process", "output", "postprocess")
 PARTS = ("fill", "launch", "send")  # a block of one of these alone has its name
 NOTHING = ("wait", "receive")  # of the host, with no step
-LEAST = 0.01  # of a picture: the rest of a block that it cuts is left out below this
+LEAST = 0.015  # of a picture: the rest of a block that it cuts is left out below this
 NARROW = 0.03  # of a picture: a box has no room for words below this
 APART = 0.1  # of a box's length: phases that are nearer are one box
 
@@ -323,7 +323,8 @@ class Strip:
                 if idle.lane == lane
             ]  # fmt: skip
             side = lane_side(lane)
-            rows.append(LaneRow(side if sides[side] == 1 else lane_words(lane), spans))
+            name = "thread" if lane.endswith("thread") else lane_words(lane)
+            rows.append(LaneRow(side if sides[side] == 1 else name, spans))
         return Lanes(rows, length, 0, [*self._token(), *self._transfers()], across="ms")
 
     def _transfers(self) -> Iterator[LaneLink]:

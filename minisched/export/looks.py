@@ -54,7 +54,7 @@ PHASES = {  # related phases share a hue: receiving is a pale schedule, output a
     "half a": Look("#CDBEEE", glyph="A"),
     "half b": Look("#5B4B9A", WHITE_TEXT, glyph="B"),
     "send": Look("#97624A", WHITE_TEXT, glyph="n"),
-    "transfer": Look("#4DB893", glyph="T"),
+    "transfer": Look("#A67C00", glyph="T"),
 }
 SHARES = {  # a step's share for one request
     "waiting": Look("", glyph="∙"),

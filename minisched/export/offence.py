@@ -6,7 +6,7 @@ the same lanes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -27,7 +27,7 @@ LEGEND = {
     **RUN_LEGEND,
     **CELL_LEGEND,
     "outline": "a cause, by number",
-    "other": "other work, by step",
+    "other": "other work",
     "ghost": "the other order, which nothing forbids",
     "arrow missing": "an edge that should be there, and is not",
 }
@@ -136,11 +136,15 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
     return replace(lanes, rows=rows_in_red, links=links)
 
 
-def quieted(spans: Iterable[LaneItem], loud: set[int]) -> list[LaneItem]:
-    """Return the items without flags, all quiet except the slices in ``loud``, which are ids."""
+def quieted(spans: Sequence[LaneItem], loud: set[int]) -> list[LaneItem]:
+    """Return the items without flags, all quiet except the slices in ``loud``, which are ids.
+
+    A quiet item has no number of its step alone.
+    """
+    is_loud = [item.data.get("id", -1) in (*loud, -1) for item in spans]
     return [
-        replace(item, is_quiet="id" in item.data and item.data["id"] not in loud)
-        for item in spans
+        item if loud_one else replace(item, is_quiet=True, brief="")
+        for item, loud_one in zip(spans, is_loud, strict=True)
         if item.kind != "flag"
     ]
 

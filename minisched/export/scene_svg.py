@@ -127,7 +127,8 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
             )
             done += share * box
         text = cut(cell.text, box - 2, sheet.small)
-        page.words(x + box / 2, y + 13, text, f"small in-{css(cell.kind)}", "middle")
+        kind = f"small in-{css(cell.kind)}"
+        page.label(x + box / 2, y + 13, text, cell.kind, kind, is_bold=False)
         below = cut(cell.below, width - 2, sheet.small)
         page.words(x + box / 2, y + sheet.box + 12, below, "small faint", "middle")
     for (row, column), (row2, _) in grid.walls:
@@ -168,8 +169,8 @@ def draw_tree(page: SvgPage, tree: NodeTree) -> None:
         page.rect(kind, x, y, pitch - 22, NODE, node.about, {"node": node.id, **node.data})
         for words, dy, bold in zip(node.lines, (15, 29), (" bold", ""), strict=True):
             words = cut(words, pitch - 30, page.sheet.small * (1.09 if bold else 1))
-            page.words(x + pitch / 2 - 11, y + dy, words, f"small in-{css(node.kind)}{bold}",
-                       "middle")  # fmt: skip
+            look = f"small in-{css(node.kind)}{bold}"
+            page.label(x + pitch / 2 - 11, y + dy, words, node.kind, look, bool(bold))
     page.top = top + max(1, leaves) * LEAF + 12
 
 

@@ -19,7 +19,7 @@ SLANT = 30  # pixels to the side: a longer arrow over several rows has a bend
 ASIDE = 8  # pixels between two places that are tried for a number, or for words below a box
 PHRASE = 16  # pixels from one phrase to the next
 NARROW = 600  # pixels of a page on which the name of a group stands above its rows
-TIGHT = 0.88  # of the width of words on the safe side: the least room in a box
+TIGHT, TIGHT_BOLD = 0.88, 0.82  # of the width of words on the safe side: the least room in a box
 MOST_HIGH = 740  # pixels of all lanes; more lanes are narrower
 
 
@@ -209,10 +209,8 @@ class LanesDrawing:
                 return  # its hatching shows the same
             self.page.said.add(words)
             kind = f"small in-{look_of(item)}"
-            if item.kind in ("bubble", "waited"):  # off the hatching, for programs without rims
-                room = 0.9 * width_of(words, self.sheet.small, bold=True)
-                self.page.rect("halo", middle - room / 2, strip.y + 2, room, self.box - 4)
-            self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
+            is_bold, y = item.kind in ("bubble", "waited"), strip.y + self.box / 2 + 4
+            self.page.label(middle, y, words, look_of(item).replace("-", " "), kind, is_bold)
 
     def _name_beside(self, item: LaneItem, strip: _Strip) -> None:
         """Draw a narrow box's label on the free lane to its right, or to its left, or its verb."""
@@ -240,7 +238,9 @@ class LanesDrawing:
             self.x.at(s.start) for s in strip.row.spans if s.kind in SIGNS and s.kind != "flag"
         ]
         for words in filter(None, dict.fromkeys((item.label, item.brief))):
-            room = TIGHT * width_of(words, self.sheet.small, item.kind in ("bubble", "waited")) + 3
+            is_bold = item.kind in ("bubble", "waited")
+            room = (TIGHT_BOLD if is_bold else TIGHT) * width_of(words, self.sheet.small, is_bold)
+            room += 2
             if room > width:
                 continue
             steps = [4.0 * step for step in range(1, int((width - room) / 8) + 1)]

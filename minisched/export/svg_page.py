@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape as escape_xml
 from xml.sax.saxutils import quoteattr
 
 from ..core.text import printable
-from .looks import LIGHT, OVER, SIGNS, css
+from .looks import LIGHT, LOOKS, OVER, SIGNS, css
 from .scene import Data, LaneItem, Scene
 from .svg_style import DESK, FONT, MARGIN, Sheet, painted, style_of
 from .units import exact, ms, tick_step
@@ -143,6 +143,14 @@ class SvgPage:
             self.lowest = max(self.lowest, y)
             where = f' text-anchor="{anchor}"' if anchor != "start" else ""
             self._draw("text", kind, f'x="{x:.1f}" y="{y:.1f}"{where}', data, escape(words))
+
+    def label(self, x: float, y: float, words: str, look: str, kind: str, is_bold: bool) -> None:
+        """Draw the words of a box around x; on a texture they have its ground behind them."""
+        if words and look in LOOKS and LOOKS[look].texture:  # for programs without rims
+            room, size = 0.9 * width_of(words, self.sheet.small, is_bold), self.sheet.small
+            ground = "halo" if not LOOKS[look].fill else f"ground-{css(look)}"
+            self.rect(ground, x - room / 2, y - 0.95 * size, room, 1.25 * size)
+        self.words(x, y, words, kind, "middle")
 
     def sign(
         self, kind: str, x: float, y: float, about: str = "", data: Data | None = None

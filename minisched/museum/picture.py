@@ -14,7 +14,7 @@ from ..checks.history import Offence
 from ..checks.judge import Verdict
 from ..export.contested import Contested, cell_row
 from ..export.layout import View, make_view
-from ..export.offence import LEGEND, in_red, quieted, told
+from ..export.offence import LEGEND, in_red, missing_of, missing_words, quieted, told
 from ..export.runs import lanes_of, wrong_tokens
 from ..export.scene import LaneItem, LaneRow, Lanes, Part, Scene
 from ..export.scene_svg import to_svg
@@ -61,7 +61,10 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     if bug.trace.end < min(end, healthy.trace.end):
         lanes = replace(lanes, rows=[replace(lanes.rows[0], tail="the run ends"), *lanes.rows[1:]])
     parts = [Part("with the bug", what_ran(exhibit, view), [lanes])]
-    notes = [*told(view, offence), *wrong_tokens(view)]
+    notes, why = [*told(view, offence), *wrong_tokens(view)], offence.sentence
+    if offence.deeds and (missing := missing_of(view, offence)):
+        why = missing_words(missing, offence)  # the phrases below the cell contain the rest
+        notes = [*wrong_tokens(view)]
     same = "without it, same requests: every law holds"
     if offence.cell:
         names = same_cells(offence, bug.trace, healthy.trace)
@@ -74,7 +77,7 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
             step, first, _ = orders.groups()
             rows = [*ranks_of(other, step, first, first), *rows]
         parts.append(Part(same, what_ran(exhibit, other), [replace(right, rows=rows, links=())]))
-    about = f'It breaks the law "{exhibit.law}": {offence.sentence}'
+    about = f'It breaks the law "{exhibit.law}": {why}'
     return Scene(exhibit.title, about, parts, LEGEND, notes)
 
 

@@ -56,11 +56,9 @@ def scene(trace: Trace) -> Scene:
         cut = first_of(MOST_NODES, len(nodes), "node")
         said = "; ".join(filter(None, [story(own, changes[time], time), cut]))
         parts.append(Part(f"After {at}, at {ms(time)} ms", said, [NodeTree(nodes[:MOST_NODES])]))
-    most = max((value for _, value in series[0].values), default=0)
     pages = sum(number(mark, "pages") for mark in named(own, "radix evict"))
     return Scene(
-        f"The radix cache evicts {many(pages, 'page')}, and no locked one; "
-        f"at most {most} are locked",
+        f"The radix cache evicts {many(pages, 'page')}, and no locked one",
         about_run(trace, many(len(changes), "change"), side_words(trace)),
         parts,
         LEGEND,
