@@ -288,7 +288,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("-(-prompt // chunk) * base", "prompt / chunk * base", "should give"),
         ("return decode", "return base + per_token * prompt", "should give"),
         ("return decode", "return None", "which is not a number"),
-        ("return decode", "return round(decode, 1)", "should give"),
+        ("return decode", "return round(decode, 2)", "should give"),
         ("per_token * running", "per_token * (running + 1)", "should give"),
         ("-(-prompt // chunk)", "(prompt // chunk + 1)", "should give"),
     ),
@@ -316,6 +316,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (" or not batch", "", "ended"),
         ("len(queue) == depth", "len(queue) > depth", "steps were in flight, but `depth` is"),
         ("== depth", "== 4", "3 steps were in flight, but `depth` is 2"),
+        ("== depth", "== max(depth, 2)", "2 steps were in flight, but `depth` is 1"),
         ("== depth", "== min(depth, 4)", "First fill the queue"),
         ("pop(0)", "pop()", "but 1 is next"),
         ("queue and (len(queue) == depth or not batch)", "queue", "First fill the queue"),
@@ -407,6 +408,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("blocked.get((call, within), 0) + ms", "ms", "should give"),
         ("0) + ms", "0) + ms + 1", "should give"),
         ("0) + ms", "0) + round(ms)", "should give"),
+        ("0) + ms", "0) + round(ms, 1)", "should give"),
+        ('"Async" not in call', '"Async" not in call + within', "should give"),
         ('"Async" not in call', 'not call.endswith("Async")', "cuMemcpyDtoHAsync_v2"),
         ("", "def blocking_call(calls):\n"
          "    sums, longest = {}, {}\n"

@@ -128,7 +128,7 @@ def small_or_large(random: Random) -> tuple[int, float, float]:
     """Return a chunk, and the times of a step and of a token in it; equal ones are not rare."""
     most = random.choice((4, 4, 99))
     chunk, base = random.randint(1, most), random.choice((random.randint(1, 4), 9.7))
-    return chunk, base, random.choice((0, 0.3, 1, 2, 5))
+    return chunk, base, random.choice((0, 0.3125, 1, 2, 5))
 
 
 def figures_of_a_pause(random: Random) -> Figures:
@@ -185,7 +185,7 @@ def links() -> Iterator[tuple[int, int, float, float, float]]:
 def figures_of_a_link(random: Random) -> tuple[int, int, float, float, float]:
     """Return a prompt of whole chunks, and a link."""
     chunk, base, per_token = small_or_large(random)
-    return chunk * random.randint(1, 4), chunk, base, per_token, random.choice((0, 0.3, 1, 2, 8))
+    return chunk * random.randint(1, 4), chunk, base, per_token, random.choice((0, 0.1, 1, 2, 8))
 
 
 # -- chunk_size: an open problem, on the workload "many prompts" of the score ---------------------

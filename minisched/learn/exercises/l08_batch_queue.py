@@ -92,6 +92,7 @@ ALL_SEVEN = "; ".join(f"{rid}: {at} 5 -> 2" for at, rid in SEVEN)
 MORE = (
     FOUR,
     *(over_four_stages(ALL_SEVEN, options={"depth": depth}) for depth in (2, 3, 5)),
+    over_four_stages("a: 1 2 -> 2; b: 3 4 -> 2", options={"depth": 1}),
     over_four_stages("a: 1 2 3 4 -> 7; b: 2 3 4 5 -> 3"),
     over_four_stages(ALL_SEVEN),
     over_four_stages("a: 1 2 3 4 -> 2; b at 30: 5 6 7 8 -> 2"),

@@ -149,7 +149,7 @@ def draw_ops(share: Any, ops: list[Op]) -> str:
 CALLS = ("cudaLaunchKernel", "cudaMemcpyAsync", "hipMemcpyAsync", "cuMemcpyDtoHAsync_v2",
          "cudaMemcpy", "hipMemcpyWithStream", "cuMemcpyDtoH_v2", "cudaStreamSynchronize",
          "cudaEventSynchronize")  # fmt: skip
-PLACES = ("aten::to", "Memcpy Synchronize")
+PLACES = ("aten::to", "Async Memcpy Synchronize")
 BLOCKS = re.compile(r".*Synchronize|.*Memcpy(?!.*Async).*")
 
 
@@ -163,6 +163,7 @@ def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
     yield ([("cudaMemcpy", "a", 2.0), ("cudaMemcpy", "b", 2.0), (*sync, 3.0)],)
     random = Random(0)
     yield ([("cudaMemcpy", "a", 0.4), ("cudaMemcpy", "a", 0.45), (*sync, 1.1)],)
+    yield ([(*sync, 0.011), *[("cudaMemcpy", "a", 0.004)] * 3],)
     yield ([],)
     for size in range(40):
         # No two sums are equal.
