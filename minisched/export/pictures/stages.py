@@ -97,5 +97,11 @@ def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
 
 def devices_of(trace: Trace) -> list[LaneRow]:
     """Return the devices, and the KV transfer between them."""
-    rows = lanes_of(make_view(trace), trace.end).rows
+    rows = [
+        replace(row, spans=[
+            replace(item, label=item.brief) if item.kind == "forward" else item
+            for item in row.spans
+        ])
+        for row in lanes_of(make_view(trace), trace.end).rows
+    ]  # fmt: skip
     return [row for row in rows if any(of.kind in ("forward", "transfer") for of in row.spans)]
