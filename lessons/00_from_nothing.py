@@ -153,7 +153,7 @@ learn.check("generate_tokens", generate_tokens)
 #
 # Keep one job ahead: launch it *before* you wait for the one in front. Not two: any token may be the
 # end of the text, and each job launched after it is wasted. So don't launch more than `count`
-# either.
+# either (it is at least 1).
 
 
 # %% tags=["exercise"]

@@ -132,10 +132,10 @@ learn.show(make_room, "retracted = False", "reqs = [req", look_at=("pages_short"
 # ## Exercise 1: how many pages are missing? · 3 lines
 #
 # `running` are the requests of the next step. Each has `length` (tokens that must have room then) and
-# `num_pages` (pages that it has). A step may add several tokens to a request (lesson 10). `free` pages are
-# free, of `page_size` tokens each. Return how many are missing; 0 or less: none. As it stands, every
-# request needs a page in every step. If your answer is too small, the free list is empty when a page is
-# taken (`pop from empty list`).
+# `num_pages` (pages that it has). A step may add several tokens to a request (lesson 10). A request may
+# also have a page too many, which no other request can use. `free` pages are free, of `page_size` tokens
+# each. Return how many are missing; 0 or less: none. As it stands, every request needs a page in every
+# step. If your answer is too small, the free list is empty when a page is taken (`pop from empty list`).
 
 
 # %% tags=["exercise"]
@@ -219,7 +219,7 @@ learn.rush(6)
 #
 # <details><summary>Exercise 1: pages_short</summary>
 #
-# Sum up `-(-length // page_size) - num_pages`, and take off `free`. *Another way*: the
+# Sum up `max(0, -(-length // page_size) - num_pages)`, and take off `free`. *Another way*: the
 # package asks first whether there are as many free pages as requests; then none can lack one,
 # and nothing is counted. *A third*: vLLM does not count beforehand. It takes pages one request
 # after the other, and retracts when it comes to the end.

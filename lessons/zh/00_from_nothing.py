@@ -136,7 +136,7 @@ learn.check("generate_tokens", generate_tokens)
 # 的任何东西。目前主机仍然先等待，再发出下一个任务，所以设备空闲。
 #
 # 让一个任务提前：在等待前一个任务*之前*发出它。不要提前两个：任何一个 token 都可能是文本的结尾，之后发出的任务都是浪费。所以也不要发出超过
-# `count` 个任务。
+# `count` 个任务（`count` 至少为 1）。
 
 
 # %% tags=["exercise"]

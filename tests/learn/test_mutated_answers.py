@@ -113,13 +113,13 @@ def left_out(function: operators.Function) -> Iterator[Splice]:
     names = [it.arg for it in function.tree.args.args if it.arg != "self"]
     conditions = [it.format(name) for name in names for it in SPECIAL]
     conditions += [
-        f"{one} + 0 {sign} {other}"
+        f"{one} + 0 {sign} {other} + 0"
         for one, other in combinations(names, 2)
         for sign in ("==", "<", ">")
     ]
     start = function.span(function.tree.body[0])[0]
     for condition in conditions:
-        yield Splice(start, start, f"if {condition}: return None\n    ")
+        yield Splice(start, start, f"if {condition}: return ...\n    ")
 
 
 def dropped(function: operators.Function, node: ast.stmt) -> Iterator[Splice]:

@@ -7,6 +7,7 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
+from ...checks.history import many
 from ...core import ScheduleBatch
 from ...engine.engine import Engine
 from ...loops.design import Turns
@@ -26,15 +27,18 @@ from .l00_from_nothing import Generated, LaunchedJob, QueueAndClock, as_it_ran
 # takes the device ``device`` ms, and the host ``BUILD`` ms for its graph and ``host`` ms for its
 # own work on the token.
 
-FIRST, COUNT = 7, 14  # the first token, and the number of tokens after it
 BUILD = 1
-PAIRS = ((6, 10), (10, 6), (9, 9), (0, 5))  # host and device, in ms a token
+RUNS = (  # host and device, in ms a token; the first token, and the number of tokens after it
+    (6, 10, 7, 14), (10, 6, 7, 14), (9, 9, 7, 14), (0, 5, 7, 14), (6, 10, 0, 1), (6, 10, 1, 2),
+    (6, 10, 6, 6), (6, 10, 9, 2), (6, 10, 2, 13),
+)  # fmt: skip
 
 
-def tokens() -> list[int]:
+@cache
+def tokens(first: int, count: int) -> list[int]:
     """The model's: each is an exact hash of the one before."""
-    found = [FIRST]
-    for position in range(COUNT + 1):
+    found = [first]
+    for position in range(count + 1):
         found.append(mix(found[-1], position) % VOCAB)
     return found[1:]
 
@@ -62,9 +66,10 @@ class LazyToken:
 class LazyClock(QueueAndClock):
     """The device of lesson 0 as MLX has it: what is launched is a graph, and all it is built on."""
 
-    def __init__(self, host: int, device: int) -> None:
+    def __init__(self, host: int, device: int, first: int, count: int) -> None:
         super().__init__()
         self.host_ms, self.device_ms = host, device
+        self.first, self.due = first, tokens(first, count)[:count]
 
     def step(self, token: LazyToken | int) -> LazyToken:
         """Build the graph of the next token.
@@ -72,7 +77,7 @@ class LazyClock(QueueAndClock):
         Raises:
             Mistake: it is neither the first token nor a lazy one.
         """
-        if not isinstance(token, LazyToken) and token != FIRST:
+        if not isinstance(token, LazyToken) and token != self.first:
             raise Mistake(f"`step` got {token!r}; it takes the first token, or a lazy one")
         source = token if isinstance(token, LazyToken) else None
         number = source.step + 1 if source else 1
@@ -89,10 +94,10 @@ class LazyClock(QueueAndClock):
         """
         if not isinstance(token, LazyToken):
             raise Mistake(f"`async_eval` got {token!r}; it takes a lazy token")
-        if token.step > COUNT:
+        if token.step > len(self.due):
             raise Mistake(
-                f"`async_eval` got token {token.step}, but {COUNT} are asked for: a step after the "
-                "last token is wasted"
+                f"`async_eval` got token {token.step}, but {len(self.due)} are asked for: a step "
+                "after the last token is wasted"
             )
         handed_over = list[LazyToken]()
         graph: LazyToken | None = token
@@ -100,7 +105,7 @@ class LazyClock(QueueAndClock):
             handed_over.append(graph)
             graph = graph.source
         for one in reversed(handed_over):
-            one.job = self.launch(partial(tokens().__getitem__, one.step - 1), self.device_ms)
+            one.job = self.launch(partial(self.due.__getitem__, one.step - 1), self.device_ms)
         for one in handed_over:
             one.call_end = token.job
 
@@ -111,33 +116,35 @@ class LazyClock(QueueAndClock):
             Mistake: it is not the next one, or one too many.
         """
         at = self.count("work")
-        if at >= COUNT:
-            raise Mistake(f"`host_work` was called more than {COUNT} times")
-        if token != (due := tokens()[at]):
-            raise Mistake(f"`host_work` got {token!r} as token {at + 1}, should get {due}")
+        if at >= len(self.due):
+            raise Mistake(f"`host_work` was called more than {many(len(self.due), 'time')}")
+        if token != self.due[at]:
+            raise Mistake(f"`host_work` got {token!r} as token {at + 1}, should get {self.due[at]}")
         self.work(self.host_ms)
 
 
-def generated(generate: Any, host: int, device: int) -> Generated:
+def generated(generate: Any, host: int, device: int, first: int, count: int) -> Generated:
     """Run it with these costs, in ms a token."""
-    clock = LazyClock(host, device)
+    clock = LazyClock(host, device, first, count)
     calls = (unwatched(call) for call in (clock.step, clock.async_eval, clock.host_work))
     step, async_eval, host_work = calls
-    given = generate(step, FIRST, COUNT, async_eval, host_work)
+    given = generate(step, first, count, async_eval, host_work)
     asked = f"with a host of {host} ms and a device of {device} ms a token"
+    asked += "" if count == 14 else f", for {many(count, 'token')} after {first},"
     return Generated(given, clock, clock.now, asked)
 
 
 @cache
-def best(host: int, device: int) -> float:
+def best(host: int, device: int, first: int, count: int) -> float:
     """In how many ms it can be done, with one graph built before the first is handed over."""
     one = find("generate")
-    return generated(one.lines(one.solution), host, device).took + BUILD
+    return generated(one.lines(one.solution), host, device, first, count).took + BUILD
 
 
-def in_order(run: Generated, host: int, device: int) -> str:
+def in_order(run: Generated, host: int, device: int, first: int, count: int) -> str:
     """Right tokens, each worked upon once and in order, two graphs in flight, and no gap."""
-    return run.one_by_one(tokens()[:COUNT]) or run.one_ahead(COUNT, best(host, device))
+    fastest = best(host, device, first, count)
+    return run.one_by_one(tokens(first, count)[:count]) or run.one_ahead(count, fastest)
 
 
 # -- One turn of MLX's loop ------------------------------------------------------------------------
@@ -232,7 +239,7 @@ GIVEN_UP = case(  # no request waits, but one of two has ended
 EXERCISES = (
     Exercise(
         name="generate",
-        hole=Pure(lambda: PAIRS, holds=in_order, call=generated, draw=as_it_ran),
+        hole=Pure(lambda: RUNS, holds=in_order, call=generated, draw=as_it_ran),
         solution="""
             def generate(step, first, count, async_eval, host_work):
                 tokens, y = [], step(first)

@@ -75,8 +75,8 @@ def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> i
 
 
 def prompt_to_cut(random: Random) -> tuple[int | None, int, int]:
-    """A prompt, and what is left of a chunk: at least a token, as otherwise no prompt is cut."""
-    left = random.randint(1, 20) if random.random() < 0.8 else None
+    """A prompt, and what is left of a chunk."""
+    left = random.randint(0, 20) if random.random() < 0.8 else None
     return left, random.choice((1, 2, 4)), random.randint(1, 20)
 
 
@@ -140,7 +140,7 @@ EXACT = case(  # what c needs and what is left are equal: one slot too few
 
 def request_to_fit(random: Random) -> tuple[int, int, int, int]:
     """A request, and memory for nearly as much, as much, or more."""
-    extend_len, new_tokens, page = random.randint(1, 9), random.randint(1, 9), random.randint(1, 4)
+    extend_len, new_tokens, page = random.randint(1, 9), random.randint(0, 9), random.randint(1, 4)
     return extend_len, new_tokens, page, extend_len + new_tokens + page + random.randint(-9, 9)
 
 

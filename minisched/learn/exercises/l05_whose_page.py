@@ -92,12 +92,15 @@ def within_an_edge(
 
 
 def edge_and_prompt(random: Random) -> tuple[list[int], list[int], int]:
-    """An edge of whole pages, and a prompt with the same first page, by which it was found."""
+    """An edge of whole pages, and a prompt with the same first page, by which it was found.
+
+    Python has one object for each small integer, but two for two large ones that are equal.
+    """
     size = random.choice((1, 2, 4))
-    edge = [random.randrange(3) for _ in range(size * random.randint(1, 4))]
-    same = random.randint(size, len(edge))
-    rest = [random.randrange(3) for _ in range(random.randint(0, 9))]
-    return edge, [*edge[:same], *rest], size
+    edge = [random.randrange(1000, 1003) for _ in range(size * random.randint(1, 4))]
+    same = [int(str(token)) for token in edge[: random.randint(size, len(edge))]]
+    rest = [random.randrange(1000, 1003) for _ in range(random.randint(0, 9))]
+    return edge, same + rest, size
 
 
 # -- evict: one leaf after the other, whichever the learner names ----------------------------------

@@ -69,10 +69,10 @@ def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Requ
 
 
 def some_grown(random: Random) -> tuple[list[Grown], int, int]:
-    """Requests that have pages for all tokens but the newest few, or also for those; some free."""
+    """Requests that have pages for all tokens but the newest few, or for more; some are free."""
     size = random.choice((1, 2, 4))
     lengths = [random.randint(6, 20) for _ in range(random.randint(0, 5))]
-    running = [Grown(length, -(-(length - random.randint(0, 5)) // size)) for length in lengths]
+    running = [Grown(length, -(-(length - random.randint(-5, 5)) // size)) for length in lengths]
     return running, random.randint(0, 4), size
 
 
@@ -111,9 +111,9 @@ def of_steps(lines: Callable[..., Any], lease: Lease, pool: LeasePool) -> bool:
 
 def steps_in_flight(random: Random) -> tuple[int, int, int]:
     """A request's last step, and up to three steps in flight."""
-    launched = random.randint(1, 20)
+    launched = random.randint(0, 20)
     returned = max(0, launched - random.randint(0, 3))
-    return max(1, launched - random.randint(0, 4)), launched, returned
+    return max(0, launched - random.randint(0, 4)), launched, returned
 
 
 # -- kept: an open problem, on the workload "little memory" of the score --------------------------
@@ -137,7 +137,7 @@ EXERCISES = (
             def pages_short(running, free, page_size):
                 lacking = 0
                 for one in running:
-                    lacking += -(-one.length // page_size) - one.num_pages
+                    lacking += max(0, -(-one.length // page_size) - one.num_pages)
                 return lacking - free
         """,
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
@@ -145,7 +145,8 @@ EXERCISES = (
         beside="",
         hints=(
             "With pages of 4, a request of 8 tokens that grows to 9 needs a page. And one of 9?",
-            "Pages for `length` tokens: rounded up. Less those it has.",
+            "Pages for `length` tokens: rounded up. Less those it has, and never less than 0: a "
+            "request that has a page too many lends it to no other one.",
             "`-(-length // page_size)` rounds up. In the end take off what is free.",
         ),
         why=(
