@@ -17,11 +17,25 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("self.now = max(self.now, end)", "self.now = end", "should be at 16"),
         ("return value", "return op", "the wait gave"),
         ("return fn(), self.free_at", "return fn, self.free_at", "the wait gave"),
+        ("", "class Device:\n"
+         "    def __init__(self):\n"
+         "        self.now, self.free_at, self.end_of = 0, 0, {}\n"
+         "    def work(self, ms):\n"
+         "        self.now += ms\n"
+         "    def launch(self, fn, ms):\n"
+         "        value = fn()\n"
+         "        self.free_at = max(self.now, self.free_at) + ms\n"
+         "        self.end_of[value] = self.free_at\n"
+         "        return value\n"
+         "    def wait(self, op):\n"
+         "        self.now = max(self.now, self.end_of[op])\n"
+         "        return op\n", "the host's clock is at 15 ms, but it should be at 10"),
     ),
     "generate_tokens": (
         ("tokens.append(device.wait(op))", "tokens.append(op)", "should give"),
         ("        device.work(6)\n", "", "the host worked 0 times"),
         ("return tokens[len(prompt):]", "return tokens", "should give"),
+        ("len(prompt)", "-count", "and 0 new tokens it gives `[8, 8]`, should give []"),
         ("", "def generate_tokens(device, model, prompt, count):\n"
          "    before = len(prompt)\n"
          "    for _ in range(count):\n"
@@ -165,25 +179,27 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("rem_chunk is None or ", "", "TypeError at your line"),
         ("if rem_chunk is None or extend_len <= rem_chunk", "if rem_chunk is None",
          "it gives 0, should give 1"),
+        ("rem_chunk is None", "not rem_chunk", "it gives 5, should give 0"),
         ("extend_len <= rem_chunk", "extend_len < rem_chunk", "it gives 0, should give 1"),
         ("if rem_chunk is None or extend_len <= rem_chunk:\n        return extend_len\n    "
          "return rem_chunk // page_size * page_size",
          "return min(extend_len, rem_chunk // page_size * page_size) if rem_chunk else "
-         "extend_len", "it gives 0, should give 1"),
+         "extend_len", "it gives 5, should give 0"),
         ("rem_chunk // page_size * page_size", "rem_chunk - rem_chunk % 2", "should give"),
         ("rem_chunk // page_size * page_size", "max(page_size, rem_chunk // page_size * page_size)",
-         "it gives 4, should give 0"),
+         "it gives 1, should give 0"),
         ("extend_len <= rem_chunk", "extend_len <= page_size", "should give"),
         ("rem_chunk // page_size * page_size",
          "rem_chunk // page_size // 2 * page_size or page_size",
          "two prompts would be half computed"),
     ),
     "fits": (
-        (" + page_size", "", "the package's own lines"),
-        ("page_size < left", "page_size <= left", "the number of retractions is "),
-        (" + new_tokens", "", "the number of retractions is "),
-        ("extend_len + new_tokens", "2 * (extend_len + new_tokens)", "makespan"),
-        ("extend_len + new_tokens + page_size < left", "True", "have not ended"),
+        (" + page_size", "", "but the rules admit"),
+        ("page_size < left", "page_size <= left", "but the rules admit"),
+        (" + new_tokens", "", "but the rules admit"),
+        ("extend_len + new_tokens", "2 * (extend_len + new_tokens)",
+         "is refused, but no other request holds memory"),
+        ("extend_len + new_tokens + page_size < left", "True", "but the rules admit"),
     ),
     "order": (
         ("-one.cached_len", "one.cached_len", "the number of prompt tokens computed is "),
@@ -234,16 +250,17 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "pages_short": (
         ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
         ("-(-one.length // page_size)", "one.length // page_size + 1", "is retracted, when"),
-        ("-(-one.length // page_size)", "one.length", "it gives 4, should give 0"),
+        ("-(-one.length // page_size)", "one.length", "it gives 3, should give 0"),
         ("return lacking - free", "return lacking", "it gives 1, should give 0"),
-        ("return lacking - free", "return min(1, lacking - free)", "it gives 1, should give 3"),
+        ("return lacking - free", "return min(1, lacking - free)", "it gives 1, should give 2"),
         ("-(-one.length // page_size) - one.num_pages", "one.length - one.num_pages * page_size",
          "should give"),
-        ("+= -(-one.length // page_size) - one.num_pages",
-         "= -(-one.length // page_size) - one.num_pages", "should give"),
+        ("+= max", "= max", "should give"),
         ("return lacking - free", "return 0", "pop from empty list"),
-        ("+= -(-one.length // page_size) - one.num_pages",
-         "+= one.length > one.num_pages * page_size", "should give"),
+        ("max(0, -(-one.length // page_size) - one.num_pages)",
+         "one.length > one.num_pages * page_size", "should give"),
+        ("max(0, -(-one.length // page_size) - one.num_pages)",
+         "-(-one.length // page_size) - one.num_pages", "it gives 1, should give 2"),
     ),
     "choose_victim": (
         ("one.num_outputs, -one.prompt_len", "-one.num_outputs, -one.prompt_len",
@@ -259,7 +276,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("last_step <= returned", "last_step < launched", "it gives False, should give True"),
         ("last_step <= returned", "last_step < returned", "it gives False, should give True"),
         ("last_step <= returned", "last_step == returned", "it gives False, should give True"),
-        ("last_step <= returned", "returned >= launched - 1", "it gives True, should give False"),
+        ("last_step <= returned", "returned >= launched - 1", "The law: identity"),
         ("last_step <= returned", "returned >= launched - 1 and last_step <= returned",
          "it gives False, should give True"),
         ("last_step <= returned", "launched == returned", "was released only in"),

@@ -59,7 +59,7 @@ def idle_only_without_work(attempt: Attempt) -> str:
 #
 # A step in flight was launched and has not been processed: serial has one, overlap two.
 
-COSTS, COPIES = (6, 10, 1, 15), (1, 0, 5, 20)  # ms a step; of host and device, and of the copy
+COSTS, COPIES = (6, 10, 1, 15), (1, 0, 5, 22)  # ms a step; of host and device, and of the copy
 LOOP_OF = {1: "serial", 2: "overlap", 3: "vllm_async:pool:depth=3"}  # by steps in flight
 STEP_CASES = [
     (host, device, copy, in_flight)
