@@ -161,6 +161,12 @@ class CellGrid:
     links: Sequence[LaneLink] = ()
     walls: Sequence[tuple[tuple[int, int], tuple[int, int]]] = ()
 
+    def words(self, row: int, column: int) -> str:
+        """Return all words of a cell for a form without arrows: also those of the arrow to it."""
+        cell = self.cells[row, column]
+        arrows = [link.about for link in self.links if link.dst == (row, column)]
+        return " ".join(filter(None, (cell.text, cell.below, *arrows)))
+
 
 @dataclass(frozen=True)
 class TreeBox:

@@ -189,7 +189,7 @@ def _cell(grid: CellGrid, row: int, column: int) -> str:
     """Return a place of a grid, in the colour of its kind."""
     if (cell := grid.cells.get((row, column))) is None:
         return " "
-    words = " ".join(filter(None, (cell.text, cell.below))) or " "
+    words = grid.words(row, column) or " "
     return f"<{flat(cell.kind)}> {ink(cell.kind, creole(words))} "
 
 

@@ -274,7 +274,7 @@ def _about(curve: Curve, at: int) -> str:
 def _cell(grid: CellGrid, row: int, column: int) -> str:
     if (cell := grid.cells.get((row, column))) is None:
         return ""
-    return f"{glyph(cell.kind)} {cell.text}{f' {cell.below}' * bool(cell.below)}".rstrip()
+    return f"{glyph(cell.kind)} {grid.words(row, column)}".rstrip()
 
 
 def _cut(words: str, most: int) -> str:

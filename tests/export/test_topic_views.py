@@ -365,7 +365,7 @@ def prev_sampled(trace: Trace, forms: Forms, _: Engine) -> None:
     steps = {int(shape["data-step"]) for shape in forms.picture.shapes("rect", step="*")}
     told = [mark for mark in marks(trace, "prev sampled") if mark.attrs["step"] in steps]
     sources = Counter(str(place) for mark in told for place in mark.attrs["sources"])
-    assert Counter(re.findall(r"<(\d+)", table)) == sources
+    assert Counter(re.findall(r"from row\s+(\d+)", table)) == sources
     assert len(forms.picture.shapes("line", kind="arrow token", step="*")) == sources.total()
 
 

@@ -60,7 +60,7 @@ def scene(trace: Trace) -> Scene:
     filled, wasted = sum(row[2] != KNOWN for row in every), sum(row[1] == "wasted" for row in every)
     title = (f"{filled} of {len(every)} rows take their token from the step before; "
              f"{wasted} of them are wasted")  # fmt: skip
-    note = "a column is a step; a<2: filled from row 2 of the step before"
+    note = "a column is a step, in a box is the request"
     cut = first_of(MOST_ROWS, max(map(len, steps.values())), "row")
     grid = Part("Rows of each step", note, [grid_of(steps, columns)])
     return Scene(title, about_run(trace, shown, cut), [grid], LEGEND)
@@ -82,7 +82,7 @@ def prev_sampled(trace: Trace) -> Scene:
     columns = [f"{step}\n{path}" for step, path in zip(steps, paths, strict=True)]
     stay = sum(source != KNOWN for rows in steps.values() for _, _, source in rows)
     every = many(sum(map(len, steps.values())), "row")
-    note = "a column is a step, with its path; a<2: sampled in row 2 of the step before"
+    note = "a column is a step, with its path; in a box is the request"
     return Scene(
         f"prev_sampled: {stay} of {every} take the token of the step before, on the device",
         about_run(trace, shown, side_words(trace)),
@@ -107,8 +107,7 @@ def grid_of(steps: dict[int, list[Row]], columns: Sequence[str]) -> CellGrid:
             data = {"step": step, "row": row, "source": source}
             if source != KNOWN and at:
                 ends = (min(source, MOST_ROWS - 1), at - 1), (row, at)
-                links.append(LaneLink("token", *ends, data=data))
-            words = short_end(rid, 8) + f"<{source}" * (source != KNOWN)
-            cells[row, at] = GridCell(look, words, data={**data, "rid": rid})
+                links.append(LaneLink("token", *ends, f"from row {source}", data))
+            cells[row, at] = GridCell(look, short_end(rid, 8), data={**data, "rid": rid})
     most = min(MOST_ROWS, max(map(len, steps.values())))
     return CellGrid([f"row {row}" for row in range(most)], columns, cells, links)
