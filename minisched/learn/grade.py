@@ -263,7 +263,7 @@ def hold(
 
 
 def broken(exercise: Exercise, attempt: Attempt) -> Finding | None:
-    """An error, a law, or an extra one; of a race or a livelock an extra law may know the cause."""
+    """An error, a law, or an extra one, which may know the cause of some laws."""
     verdict, calls = attempt.verdict, attempt.calls
     if calls.raised:
         return Finding("crash", calls.raised)
@@ -271,7 +271,7 @@ def broken(exercise: Exercise, attempt: Attempt) -> Finding | None:
         return Finding("crash", f"{last_word(exercise, calls)}{stopped.sentence}")
     laws = exercise.laws or [finding.law for finding in verdict.findings]
     found = next((finding for finding in verdict.findings if finding.law in laws), None)
-    if found is None or found.law in ("race", "livelock"):
+    if found is None or found.law in ("race", "livelock", "progress"):
         for law in exercise.extra:
             if said := law(attempt):
                 return Finding(law.__name__.replace("_", " "), said)
