@@ -73,7 +73,8 @@ def side_by_side(
         lanes = lanes_of(view, end)
         heading, note = names[len(parts)] if names else (report.loop, note)
         parts.append(Part(heading, note, [lanes]))
-    zero = "" if is_whole(base) else "0 is when the device starts the first of these steps"
+    first = "this step" if base.first_step == base.last_step else "the first of these steps"
+    zero = "" if is_whole(base) else f"0 is when the device starts {first}"
     both = f"{base.trace.what_ran}, {base.trace.clock_words}"
     about = about_run(base.trace) if len(views) == 1 else both
     return Scene(title or _title(views), "; ".join(filter(None, (about, zero))), parts, LEGEND,

@@ -20,7 +20,7 @@ LEGEND = {
     "again": "prompt tokens, computed again",
     "wasted": "wasted rows",
     "flag-head": "retraction",
-    "end": "a request ends",
+    "end": "its last token is read: it ends",
 }
 
 
