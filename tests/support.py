@@ -29,6 +29,8 @@ from minisched.checks.case import Workload as Workload
 from minisched.checks.case import fresh as fresh
 from minisched.checks.draw import (
     PLAIN,
+    USUAL,
+    Scale,
     at_level,
     draw,
     draw_config,
@@ -106,12 +108,16 @@ def survived(failures: Sequence[Failure]) -> tuple[Failure, ...]:
 
 
 def workloads(
-    max_requests: int = 6, with_aborts: bool = True, level: str = "tight"
+    max_requests: int = 6, with_aborts: bool = True, level: str = "tight", scale: Scale = USUAL
 ) -> st.SearchStrategy[Workload]:
-    """A workload; the pool holds at least the longest request, and often nothing more."""
+    """A workload; the pool holds at least the longest request, and often nothing more.
+
+    With another scale it is drawn from a seed, because Hypothesis makes too few choices for long
+    prompts.
+    """
 
     def made(rng: Random) -> Workload:
-        workload = at_level(draw(0, odd=False, rng=rng).workload, level)
+        workload = at_level(draw(0, odd=False, rng=rng, scale=scale).workload, level)
         requests, config = workload.requests[:max_requests], workload.config
         rids = {req.rid for req in requests}
         aborts = {turn: rid for turn, rid in workload.aborts.items() if rid in rids}
@@ -127,7 +133,8 @@ def workloads(
             config=replace(config, kv_tokens=max(config.kv_tokens, least)),
         )
 
-    return randoms.map(made)
+    seeds = st.integers(0, 2**32 - 1)
+    return (randoms if scale is USUAL else seeds.map(Random)).map(made)
 
 
 def demanding(max_requests: int = 6) -> st.SearchStrategy[Workload]:

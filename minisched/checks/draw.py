@@ -1,7 +1,8 @@
 """A random workload for a seed, over the product of all axes, with the standard library alone.
 
 ``draw`` returns the workload of a seed, the same on every machine. ``designs_for`` returns the
-loops that run it, and ``Drawn.on`` the case on one of them.
+loops that run it, and ``Drawn.on`` the case on one of them. A ``Scale`` contains the values to draw
+from: those of ``check``, those of a published system, or longer prompts for a real model.
 """
 
 from __future__ import annotations
@@ -45,6 +46,61 @@ ODD_SHARE = 1 / 3
 
 Card = TypeVar("Card")
 
+# -- The values to draw from -----------------------------------------------------------------------
+
+SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # the source of common prefixes
+SHARED_LENS = {"crowded": (0, 0, 0, 3), "late prompt": (0,), "alike": (6, 10)}  # by theme
+CONTEXT_LEN = 32
+
+
+@dataclass(frozen=True)
+class Letters:
+    """The tokens of requests, and those that may end one."""
+
+    vocab_size: int
+    stops: tuple[frozenset[int], ...]
+    eos: tuple[frozenset[int], ...]
+
+
+PLAIN = Letters(
+    19,
+    (frozenset(), frozenset({3}), frozenset({5, 6})),
+    (frozenset(), frozenset({2}), frozenset({2, 7})),
+)
+"""A small vocabulary, so that stop tokens come up by chance."""
+FEW = Letters(3, (frozenset(), frozenset({2})), (frozenset(), frozenset({2})))
+"""So few tokens that a draft is often right."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The values from which a workload is drawn, each value equally often.
+
+    A theme changes some of them. By default ``check`` draws from these.
+    """
+
+    themes: Sequence[str] = THEMES
+    letters: Letters = PLAIN  # of workloads without drafts
+    wishes: Sequence[str] = ("none", "none", "history", "grammar", "everything")
+    num_requests: Sequence[int] = range(1, 7)
+    arrivals: Sequence[int] = range(9)  # turns
+    beginnings: Sequence[Sequence[int]] = tuple(SHARED[:length] for length in (0, 0, 3, 6, 10))
+    prompt_lens: Sequence[int] = range(1, 9)  # tokens after the beginning
+    answer_lens: Sequence[int] = range(1, 10)  # tokens at most
+    priorities: Sequence[int] = range(4)
+    page_sizes: Sequence[int] = (1, 1, 2, 4)
+    chunks: Sequence[int] = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
+    max_running_requests: Sequence[int] = range(1, 6)
+    max_prefill_tokens: Sequence[int] = (3, 8, 99)
+    spare_pages: Sequence[int] = (0, 0, 1, 2, 4, 8, 12)  # of memory, besides the longest request
+    refused_share: float = 0.1  # of workloads, have a page too few for the longest request
+    context_len: int = CONTEXT_LEN
+    settings: Mapping[str, Any] = field(default_factory=dict)  # not drawn
+
+
+USUAL = Scale()
+
+
 # -- A seed ----------------------------------------------------------------------------------------
 
 
@@ -84,7 +140,7 @@ class Drawn:
         )
 
 
-def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
+def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = USUAL) -> Drawn:
     """Return the workload of a seed, the same on every machine.
 
     Without ``odd`` no request is invalid or sent again, no step fails and no user interrupts. The
@@ -93,12 +149,12 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
     the drafts.
     """
     rng, algorithm = rng or Random(seed), DRAFTERS[seed % len(DRAFTERS)]
-    theme, letters = rng.choice(THEMES), FEW if algorithm else PLAIN
+    theme, letters = rng.choice(scale.themes), FEW if algorithm else scale.letters
     eos_ids = frozenset[int]() if theme in CROWDS else rng.choice(letters.eos)
-    config = draw_config(rng, theme, algorithm)
+    config = draw_config(rng, theme, algorithm, scale)
     workload = Workload([], [], {}, config, eos_ids, letters.vocab_size)
-    add_requests(rng, workload, theme, letters)
-    workload.config = replace(config, kv_tokens=draw_room(rng, workload, theme))
+    add_requests(rng, workload, theme, letters, scale)
+    workload.config = replace(config, kv_tokens=draw_room(rng, workload, theme, scale))
     stays_crowded = theme == "late prompt"  # with an abort, memory would suffice
     workload.aborts = {} if stays_crowded else draw_aborts(rng, workload)
     workload.flushes = frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
@@ -120,47 +176,28 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
 
 # -- Requests: short, with common prefixes, and with every parameter that a request can have -------
 
-SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # the source of common prefixes
-SHARED_LENS = {"crowded": (0, 0, 0, 3), "late prompt": (0,), "alike": (6, 10)}  # by theme
-WISHES = ("none", "none", "history", "grammar", "everything")
-CONTEXT_LEN = 32
 
-
-@dataclass(frozen=True)
-class Letters:
-    """The tokens of requests, and those that may end one."""
-
-    vocab_size: int
-    stops: tuple[frozenset[int], ...]
-    eos: tuple[frozenset[int], ...]
-
-
-PLAIN = Letters(
-    19,
-    (frozenset(), frozenset({3}), frozenset({5, 6})),
-    (frozenset(), frozenset({2}), frozenset({2, 7})),
-)
-"""A small vocabulary, so that stop tokens come up by chance."""
-FEW = Letters(3, (frozenset(), frozenset({2})), (frozenset(), frozenset({2})))
-"""So few tokens that a draft is often right."""
-
-
-def add_requests(rng: Random, workload: Workload, theme: str, letters: Letters) -> None:
-    """Add one to six requests with their turns of arrival; with a theme, at least three.
+def add_requests(
+    rng: Random, workload: Workload, theme: str, letters: Letters, scale: Scale
+) -> None:
+    """Add requests with their turns of arrival; with a theme, three to six of them.
 
     A prompt that continues an answer arrives about when that answer has ended. If it would be too
     long, it stays as it was. A late prompt has a short answer, and is computed in chunks: meanwhile
     the others take the memory.
     """
-    wishes, rise = rng.choice(WISHES), rng.choice((1, 1, 2, 3))
+    wishes, rise = rng.choice(scale.wishes), rng.choice((1, 1, 2, 3))
     logprobs = rng.random() < (0.35 if theme == "crowded" else 0.2) and theme != "late prompt"
     pairs = rng.choice((1, 2, 2))  # requests of each priority
-    count = rng.randint(1 if theme == "any" else 3, 4 if theme == "late prompt" else 6)
-    latest = {"crowded": 4, "urgent": 12, "alike": rng.choice((1, 2))}.get(theme, 9)
-    arrivals = [0, *(rng.randrange(latest) for _ in range(count - 1))]
+    few, several = range(3, 5), range(3, 7)
+    usual = scale.num_requests if theme == "any" else several
+    count = rng.choice(few if theme == "late prompt" else usual)
+    latest = {"crowded": 4, "urgent": 12, "alike": rng.choice((1, 2))}.get(theme)
+    turns = range(latest) if latest else scale.arrivals
+    arrivals = [0, *(rng.choice(turns) for _ in range(count - 1))]
     arrivals = sorted(arrivals) if theme == "urgent" else arrivals
     for number, turn in enumerate(arrivals):
-        req = draw_request(rng, number, letters, theme, wishes, logprobs)
+        req = draw_request(rng, number, letters, theme, wishes, logprobs, scale)
         if theme == "urgent":
             req = replace(req, priority=rise * (number // pairs))
         if theme == "late prompt" and number < count - 1:
@@ -176,7 +213,7 @@ def add_requests(rng: Random, workload: Workload, theme: str, letters: Letters) 
                 *tokens_alone(workload, workload.requests[at]),
             ]
             prompt = [*answered, *req.prompt[-rng.randint(1, 3) :]]
-            if (room := CONTEXT_LEN - len(prompt)) > 0:
+            if (room := scale.context_len - len(prompt)) > 0:
                 most = min(req.params.max_new_tokens, room)
                 req = replace(req, prompt=prompt, params=replace(req.params, max_new_tokens=most))
                 turn = workload.arrivals[at] + rng.randint(2, 12)
@@ -185,24 +222,26 @@ def add_requests(rng: Random, workload: Workload, theme: str, letters: Letters) 
 
 
 def draw_request(
-    rng: Random, number: int, letters: Letters, theme: str, wishes: str, logprobs: bool
-) -> Request:
-    """Return a request: up to 18 prompt tokens, the first perhaps shared, and its parameters.
+    rng: Random, number: int, letters: Letters, theme: str, wishes: str, logprobs: bool,
+    scale: Scale = USUAL,
+) -> Request:  # fmt: skip
+    """Return a request: a prompt, whose first tokens may be shared, and its parameters.
 
     With ``wishes`` or ``logprobs`` about half of the requests have some. In a crowd no request ends
     early, and none ignores EOS: SGLang's rules reserve all memory for such ones.
     """
     is_crowded = theme in CROWDS
-    shared = SHARED[: rng.choice(SHARED_LENS.get(theme, (0, 0, 3, 6, 10)))]
-    longest = rng.choice((6, 14)) if is_crowded else 8
-    own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, longest))]
+    prefix_lens = SHARED_LENS.get(theme)
+    shared = SHARED[: rng.choice(prefix_lens)] if prefix_lens else rng.choice(scale.beginnings)
+    own_lens = range(1, 1 + rng.choice((6, 14))) if is_crowded else scale.prompt_lens
+    own = [rng.randrange(letters.vocab_size) for _ in range(rng.choice(own_lens))]
     prompt = [token % letters.vocab_size for token in shared] + own
     params = SamplingParams(
         temperature=rng.choice((0.0, 0.0, 0.7, 1.5)),
         top_k=rng.choice((-1, -1, 1, 4)),
         top_p=rng.choice((1.0, 1.0, 0.8)),
         seed=rng.randrange(10),
-        max_new_tokens=rng.randint(6, 10) if is_crowded else rng.randint(1, 9),
+        max_new_tokens=rng.choice(range(6, 11) if is_crowded else scale.answer_lens),
         stop_token_ids=frozenset() if is_crowded else rng.choice(letters.stops),
         ignore_eos=not is_crowded and rng.random() < 0.5,
     )
@@ -214,7 +253,7 @@ def draw_request(
     if logprobs and rng.random() < 0.5:
         top, start = rng.choice((0, 1, letters.vocab_size)), rng.randrange(-1, len(prompt))
         params = replace(params, return_logprob=True, top_logprobs_num=top, logprob_start_len=start)
-    return Request(f"r{number}", prompt, params, priority=rng.randrange(4))
+    return Request(f"r{number}", prompt, params, priority=rng.choice(scale.priorities))
 
 
 def draw_history(rng: Random, vocab_size: int) -> dict[str, Any]:
@@ -450,8 +489,6 @@ def make_equal(workload: Workload, theme: str, with_logprobs: bool) -> None:
 
 # -- Settings --------------------------------------------------------------------------------------
 
-PAGE_SIZES = (1, 1, 2, 4)
-CHUNKS = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
 DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "hash:7", "hash:0")}
 NOT_CHANGED = (
     "run_first", "free_rule", "too_many_tokens", "enters_cache", "prefix_cache", "prompt_pages",
@@ -473,7 +510,7 @@ SYSTEMS = [name for name, rules in RULES.items() if rules.reserves != "prompt"]
 PLANNED = "prefix_cache=blocks,prompt_pages=scheduled,reserves=ratio"
 
 
-def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
+def draw_config(rng: Random, theme: str, algorithm: str, scale: Scale = USUAL) -> SchedulerConfig:
     """Return all settings except the size of memory, which ``draw_room`` fits to the requests.
 
     In every second workload a loop has its own rules. The others have one system's rules with one
@@ -483,7 +520,7 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
     for each step may reserve memory for the prompt alone: with steps in flight, requests could be
     retracted for ever.
     """
-    page_size, chunk = rng.choice(PAGE_SIZES), rng.choice(CHUNKS)
+    page_size, chunk = rng.choice(scale.page_sizes), rng.choice(scale.chunks)
     run_first, policy = rng.choice(RUN_FIRST), rng.choice(sorted(SCHEDULE_POLICIES))
     may_mix = run_first == "prefill" and chunk != -1 and not algorithm
     system = rng.choice(SYSTEMS)
@@ -492,11 +529,11 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
     changed = f"{system},{LATE_RULE},{change}"
     settings: dict[str, Any] = {
         "page_size": page_size,
-        "max_running_requests": rng.randint(1, 5),
+        "max_running_requests": rng.choice(scale.max_running_requests),
         "disable_radix_cache": rng.random() < 0.25,
         "radix_eviction_policy": rng.choice(sorted(EVICTION_POLICIES)),
         "chunked_prefill_size": chunk if chunk == -1 else chunk * page_size,
-        "max_prefill_tokens": rng.choice((3, 8, 99)),
+        "max_prefill_tokens": rng.choice(scale.max_prefill_tokens),
         "schedule_policy": policy,
         "priority_scheduling_preemption_threshold": rng.choice((0, 0, 1, 2)),
         "schedule_conservativeness": rng.choice((0.0, 0.0, 0.4, 2.0)),
@@ -506,7 +543,7 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
         "cuda_graph_max_bs": rng.choice((None, None, 0, 2)),
         "late_penalties": not algorithm and rng.random() < 0.25,
         "late_stop_strings": rng.random() < 0.25,
-        "context_len": CONTEXT_LEN,
+        "context_len": scale.context_len,
         "rules": rng.choice(("", *[changed] * (3 if theme == "alike" else 1))),
     }
     settings |= draw_themed(rng, theme, page_size, bool(algorithm))
@@ -516,7 +553,7 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
             "speculative_num_draft_tokens": rng.randint(1, 4),
             "speculative_draft_model_path": rng.choice(DRAFT_MODELS[algorithm]),
         }
-    return SchedulerConfig(**settings)
+    return SchedulerConfig(**{**settings, **scale.settings})
 
 
 def draw_themed(rng: Random, theme: str, page_size: int, has_drafts: bool) -> dict[str, Any]:
@@ -549,13 +586,13 @@ def draw_themed(rng: Random, theme: str, page_size: int, has_drafts: bool) -> di
     return {}
 
 
-def draw_room(rng: Random, workload: Workload, theme: str) -> int:
+def draw_room(rng: Random, workload: Workload, theme: str, scale: Scale) -> int:
     """Return the tokens of memory: enough for the longest request, or a little more.
 
-    One workload in ten has a page less, so the longest request is refused. ``Drawn.on`` adds the
-    room for drafts in flight.
+    A few workloads have a page less, so the longest request is refused. ``Drawn.on`` adds the room
+    for drafts in flight.
     """
-    size, spare = workload.config.page_size, rng.choice((0, 0, 1, 2, 4, 8, 12))
+    size, spare = workload.config.page_size, rng.choice(scale.spare_pages)
     if theme == "crowded":
         spare = rng.randrange(4)
     elif theme == "late prompt":
@@ -563,7 +600,7 @@ def draw_room(rng: Random, workload: Workload, theme: str) -> int:
         spare = 1 + rng.randint(3 * others, 6 * others) // size
     elif theme == "conversation":
         spare += rng.randrange(8)
-    elif rng.random() < 0.1:
+    elif rng.random() < scale.refused_share:
         spare = -1
     longest = -(-max(req.max_device_len for req in workload.requests) // size)
     return max(1, longest + spare) * size

@@ -1,6 +1,5 @@
 """``minisched/nano.py`` in lockstep with the package: the same batches, tokens and step times."""
 
-import random
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from minisched import nano
+from minisched.checks.draw import DRAFTERS, Letters, Scale, draw
 from minisched.core import Request, SamplingParams
 from minisched.devices.base import Buffer
 from minisched.devices.cost import MILLISECOND, CostModel
@@ -50,23 +50,34 @@ class NanoModel(HashModel):
         return Vector(logits)
 
 
-def draw(seed: int) -> tuple[list[nano.Request], int, int]:
-    """Draw requests, slots and a chunk size; memory is often near the least that can work."""
-    rng = random.Random(seed)
+SCALE = Scale(
+    themes=("any",),
+    letters=Letters(
+        51, (*[frozenset[int]()] * 50, *(frozenset({n}) for n in range(1, 51))), (frozenset(),)
+    ),
+    wishes=("none",),
+    num_requests=range(1, 9),
+    prompt_lens=range(1, 21),
+    answer_lens=range(1, 13),
+    page_sizes=(1,),
+    chunks=range(1, 11),
+    spare_pages=(*[0] * 40, *range(41)),
+    refused_share=0,
+)
+
+
+def drawn(seed: int) -> tuple[list[nano.Request], int, int]:
+    """Requests, slots and a chunk size; memory is often near the least that can work."""
+    workload = draw(seed * len(DRAFTERS), odd=False, scale=SCALE).workload
     reqs = [
-        nano.Request(
-            [rng.randint(1, 50) for _ in range(rng.randint(1, 20))],
-            rng.randint(1, 12),
-            rng.choice([None, rng.randint(1, 50)]),
-        )
-        for _ in range(rng.randint(1, 8))
+        nano.Request(list(req.prompt), req.params.max_new_tokens, *req.params.stop_token_ids)
+        for req in workload.requests
     ]
-    least = max(req.max_len for req in reqs)
-    return reqs, least + rng.choice([0, rng.randint(0, 40)]), rng.randint(1, 10)
+    return reqs, workload.config.kv_tokens, workload.config.chunked_prefill_size
 
 
 def in_nano(loop: str, seed: int) -> tuple[Batches, list[list[int]], Times]:
-    reqs, num_slots, chunk_size = draw(seed)
+    reqs, num_slots, chunk_size = drawn(seed)
     names = {id(req): str(at) for at, req in enumerate(reqs)}
     scheduler, device = nano.Scheduler(reqs, num_slots, chunk_size), nano.Device()
     batches, forward = Batches(), scheduler.forward
@@ -86,9 +97,9 @@ def in_nano(loop: str, seed: int) -> tuple[Batches, list[list[int]], Times]:
 def in_the_package(
     loop: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Batches, list[list[int]], Times]:
-    drawn, num_slots, chunk_size = draw(seed)
+    mine, num_slots, chunk_size = drawn(seed)
     reqs = []
-    for at, req in enumerate(drawn):
+    for at, req in enumerate(mine):
         stops = frozenset() if req.stop_token is None else frozenset({req.stop_token})
         params = SamplingParams(max_new_tokens=req.max_new_tokens, stop_token_ids=stops)
         reqs.append(Request(str(at), req.prompt, params))

@@ -28,8 +28,7 @@ from minisched.checks.draw import (
     DRAFTERS,
     FEW,
     PLAIN,
-    THEMES,
-    WISHES,
+    USUAL,
     Variant,
     all_designs,
     draw,
@@ -128,7 +127,8 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.workload.requests) < MOST_REQUESTS)
     @rule(rng=any_rng, plan=any_plan, odd=st.integers(0, 4))
     def submit(self, rng: Random, plan: str, odd: int) -> None:
-        number, theme, wishes = len(self.workload.requests), rng.choice(THEMES), rng.choice(WISHES)
+        number = len(self.workload.requests)
+        theme, wishes = rng.choice(USUAL.themes), rng.choice(USUAL.wishes)
         req = draw_request(rng, number, self.letters, theme, wishes, logprobs=odd == 1)
         if odd == 0:
             req = draw_odd(rng, [req, *(it for it in self.workload.requests if not wrong_form(it))])

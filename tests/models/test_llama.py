@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,7 @@ from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 from safetensors.torch import load_file, save_file
 
-from minisched.checks.draw import PLAIN, draw_config, draw_request
+from minisched.checks.draw import PLAIN, Letters, Scale
 from minisched.checks.laws import bad_end
 from minisched.core import Request, SamplingParams
 from minisched.features.logprobs import logprobs_of
@@ -55,6 +54,7 @@ from tests.support import (
     play,
     prompt,
     runs_on,
+    workloads,
 )
 
 DEVICES = ("thread", "mlx")
@@ -162,38 +162,29 @@ def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
     return seen
 
 
-@st.composite
-def workloads(draw: st.DrawFn, device: str = "thread") -> Workload:
-    """Prompts of up to 400 tokens (90 on MLX): windows of several widths meet in a batch."""
-    long = {"thread": (55, 75, 120, 400), "mlx": (25, 40, 60, 90)}[device]
-    length = st.one_of(st.integers(1, 8), st.integers(*long[:2]), st.integers(*long[2:]))
-    token, prompts = st.integers(0, 511), []
-    for n in draw(st.lists(length, min_size=1, max_size=5)):
-        start, stride = draw(token), draw(token)
-        prompts.append([(start + at * stride + at * at) % 512 for at in range(n)])
-    is_short = sum(map(len, prompts)) <= 200  # else chunks of one token make a thousand steps
-    chunks = [1, 7, 33, 100] if is_short else [7, 33, 100]  # pages
-    return workload_of(draw(st.randoms(use_true_random=False)), prompts, chunks)
+LONG = Scale(
+    themes=("any",),
+    letters=Letters(512, PLAIN.stops, PLAIN.eos),
+    wishes=("none",),
+    num_requests=range(1, 6),
+    beginnings=((), (), range(40)),
+    prompt_lens=(*range(1, 9), *range(55, 76, 3), *range(120, 401, 40)),
+    page_sizes=(1, 4, 16),
+    chunks=(7, 33, 100),
+    max_prefill_tokens=(16384,),
+    spare_pages=range(41),
+    context_len=CONTEXT,
+)
+"""Windows of several widths meet in a batch."""
+ON_MLX = replace(LONG, prompt_lens=(*range(1, 9), *range(25, 41, 2), *range(60, 91, 4)))
 
 
-def workload_of(rng: Random, prompts: list[list[int]], chunks: list[int]) -> Workload:
-    """A workload of these prompts, with larger pages and chunks than ``check`` draws."""
-    requests = [
-        Request(f"r{i}", prompt, draw_request(rng, i, PLAIN, "any", "none", False).params)
-        for i, prompt in enumerate(prompts)
-    ]
-    page_size = rng.choice((1, 4, 16))
-    longest = -(-max(req.max_device_len for req in requests) // page_size)
-    config = replace(
-        draw_config(rng, "any", ""),
-        kv_tokens=(longest + rng.randint(0, 40)) * page_size,
-        page_size=page_size,
-        chunked_prefill_size=page_size * rng.choice(chunks),
-        max_prefill_tokens=16384,
-        context_len=CONTEXT,
-        rules="",
-    )
-    return Workload(requests, [0, *(rng.randint(0, 6) for _ in requests[1:])], {}, config)
+def long_workloads(device: str = "thread") -> st.SearchStrategy[Workload]:
+    """Prompts of up to 440 tokens (130 on MLX); only short ones have chunks of a page."""
+    long = {"thread": LONG, "mlx": ON_MLX}[device]
+    short = replace(long, prompt_lens=long.prompt_lens[:-8], num_requests=(1, 2), chunks=(1,))
+    scales = (long, long, long, short)
+    return st.one_of(*(workloads(5, False, "wishes", scale) for scale in scales))
 
 
 def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]]:
@@ -209,7 +200,7 @@ def test_a_llama_is_exact_to_the_bit(
 ) -> None:
     dtypes = [*DTYPES] if device == "thread" else ["float32", "bfloat16"]
     model = subjects(device, kind, data.draw(st.sampled_from(dtypes)))
-    workload = data.draw(workloads(device))
+    workload = data.draw(long_workloads(device))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "scripted", data.draw(st.booleans()), raising=False)
         if data.draw(st.booleans()):
@@ -236,7 +227,7 @@ def test_a_row_of_a_product_does_not_depend_on_the_number_of_rows(matrices: int)
 def test_log_probabilities_are_the_same_bits(
     device: str, data: st.DataObject, subjects: Callable[..., Any]
 ) -> None:
-    workload, model = data.draw(workloads(device)), subjects(device, "llama", "float32")
+    workload, model = data.draw(long_workloads(device)), subjects(device, "llama", "float32")
     for req in workload.requests:
         wishes = {"return_logprob": True, "top_logprobs_num": data.draw(st.integers(0, 2))}
         start = data.draw(st.integers(-1, len(req.prompt) - 1))

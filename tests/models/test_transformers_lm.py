@@ -25,7 +25,7 @@ from minisched.models.pretrained import DTYPES
 from minisched.models.promise import measure_apart
 from minisched.models.transformers_lm import TransformersLM
 from minisched.scheduler import SchedulerConfig
-from tests.models.test_llama import Keeps, any_loop, play_exact, workloads
+from tests.models.test_llama import Keeps, any_loop, long_workloads, play_exact
 from tests.models.zoo import ARCHITECTURES, random_model
 from tests.support import many, open_device, prompt
 
@@ -69,7 +69,7 @@ def test_it_is_exact_to_the_bit(
     kind: str, data: st.DataObject, exact: Callable[..., Exact]
 ) -> None:
     model = exact(kind, data.draw(st.sampled_from([*DTYPES])))
-    workload = data.draw(workloads())
+    workload = data.draw(long_workloads())
     seen = play_exact(workload, "thread", model, *any_loop(data, "thread"))
     assert seen >= sum(len(req.output_ids) for req in workload.requests)
 

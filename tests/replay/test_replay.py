@@ -8,24 +8,25 @@ import runpy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.draw import Scale, draw_config
 from minisched.core import FinishReason
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.design import LOOPS
 from minisched.loops.run import drive, make_engine
-from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.replay.profiles import H100, LLAMA_8B, PROFILES, MachineCost, Profile
 from minisched.replay.replay import LengthModel, ReplayedRun, config_for, play
 from minisched.replay.trace_file import BLOCK, TraceFile, TraceRequest
 from minisched.trace import Recorder, Trace
-from tests.support import many
+from tests.support import many, randoms
 
 MILLISECOND = 10**6
 DOCS = Path(__file__).resolve().parents[2] / "lessons" / "site" / "docs"
@@ -74,15 +75,21 @@ def traces(draw: st.DrawFn, longest: int = 300) -> list[TraceRequest]:
     return rows
 
 
-any_settings = st.fixed_dictionaries({
-    "schedule_policy": st.sampled_from(SCHEDULE_POLICIES),
-    "run_first": st.sampled_from(["prefill", "decode", "unified"]),
-    "disable_radix_cache": st.booleans(),
-    "page_size": st.sampled_from([1, 16, BLOCK]),
-    "max_running_requests": st.sampled_from([1, 2, 256]),
-    "schedule_conservativeness": st.sampled_from([0.0, 1.0]),
-    "chunked_prefill_size": st.sampled_from([-1, BLOCK]),
-})  # fmt: skip
+DRAWN = (
+    "schedule_policy", "run_first", "disable_radix_cache", "page_size", "max_running_requests",
+    "schedule_conservativeness", "radix_eviction_policy",
+)  # fmt: skip
+SCALE = Scale(page_sizes=(1, 16, BLOCK), max_running_requests=(1, 2, 256))
+
+
+def draw_settings(rng: Random) -> dict[str, Any]:
+    """Some of the settings that ``check`` draws, without chunks or with those of a block."""
+    config = draw_config(rng, "any", "", SCALE)
+    chunk = -1 if config.chunked_prefill_size == -1 else BLOCK
+    return {"chunked_prefill_size": chunk, **{name: getattr(config, name) for name in DRAWN}}
+
+
+any_settings = randoms.map(draw_settings)
 
 
 # A preemption with a token in flight: vLLM's loops deliver it, in a replay as in a recorded run.
