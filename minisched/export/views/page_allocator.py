@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...checks.history import many
 from ...trace import Trace
@@ -33,7 +34,10 @@ def scene(trace: Trace) -> Scene:
     pages, table = (up_to(panels[name].stays, part.end) for name in ("pages", "rows"))
     if not pages:
         raise NothingToShow("the trace has no page alloc mark, so no page was allocated.")
-    flags = sorted([*retraction_flags(own), *eviction_flags(own)], key=lambda flag: flag.start)
+    retracted = [
+        replace(flag, label=f"{flag.label} is retracted") for flag in retraction_flags(own)
+    ]
+    flags = sorted([*retracted, *eviction_flags(own)], key=lambda flag: flag.start)
     series = [Series(name, kind, values) for kind, name in NAMES.items()
               if (values := count(pages, kind))]  # fmt: skip
     curve = Curve(series, part.end, "pages", flags=flags)
