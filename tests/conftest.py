@@ -68,7 +68,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing is left out yet; how much is drawn (``support.py:many``)."""
     config.stash[LEFT_OUT] = Counter()
-    gc.set_threshold(20_000, 20, 50)  # torch's objects are many, and looked at in vain each time
     if config.option.thorough:
         os.environ["MINISCHED_THOROUGH"] = "1"  # the workers of xdist inherit it
     for name, profile in PROFILES.items():
@@ -79,7 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Take one worker with a GPU: ``-n auto`` would put a process for each core on one card."""
-    import torch
+    if shutil.which("nvidia-smi") is None:
+        return None
+    import torch  # here, for it takes two seconds
 
     return 1 if torch.cuda.is_available() else None
 
@@ -100,6 +101,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage look only at objects of the tests, and at many together."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    gc.enable()
 
 
 def cpu_s() -> float:

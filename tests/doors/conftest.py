@@ -50,39 +50,47 @@ def copy_of_the_sources(folder: Path) -> Path:
     return folder
 
 
-def build_wheel(folder: Path) -> Path:
+def build_wheel(folder: Path) -> None:
     """Build the wheel from a copy of what it is made of."""
     source = copy_of_the_sources(folder / "source")
     quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     build = [sys.executable, "-m", "pip", "wheel", *quiet, "-w", str(folder), str(source)]
     subprocess.run(build, check=True, timeout=300)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that the first of pytest's workers has made; the others wait for it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "made").exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            (folder / "made").touch()
+    return folder
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built once for all of pytest's workers."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheel"
-    folder.mkdir(exist_ok=True)
-    with FileLock(folder / "lock"):
-        return next(folder.glob("*.whl"), None) or build_wheel(folder)
+    return next(made_once(tmp_path_factory, "wheel", build_wheel).glob("*.whl"))
 
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the wheel, and with the packages of this one."""
-    folder = tmp_path_factory.mktemp("installed")
-    venv.create(folder, with_pip=False)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    # Python reads no .pth file of a folder that a .pth file names: an editable install stays out.
-    (packages / "shared.pth").write_text("\n".join(site.getsitepackages()), "utf-8")
-    into = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index"]
-    into.append("--force-reinstall")  # also where PYTHONPATH names a checkout
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *into, str(wheel)], check=True, timeout=300)
-    return folder / "bin"
+
+    def install(folder: Path) -> None:
+        venv.create(folder, with_pip=False)
+        (packages,) = folder.glob("lib/python*/site-packages")
+        # An editable install is not seen: Python reads no .pth file of a folder from a .pth file.
+        (packages / "shared.pth").write_text("\n".join(site.getsitepackages()), "utf-8")
+        into = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index"]
+        into.append("--force-reinstall")  # also where PYTHONPATH names a checkout
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *into, str(wheel)], check=True, timeout=300)
+
+    return made_once(tmp_path_factory, "installed", install) / "bin"
 
 
 def type_in(folder: Path, programs: Path, line: str) -> Answer:
@@ -108,9 +116,11 @@ def type_in(folder: Path, programs: Path, line: str) -> Answer:
 @pytest.fixture(scope="session")
 def compared(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``minisched compare`` leaves in ``out``, made once."""
-    folder = tmp_path_factory.mktemp("compared")
-    assert type_in(folder, installed, "minisched compare").code == 0
-    return folder / "out"
+
+    def compare(folder: Path) -> None:
+        assert type_in(folder, installed, "minisched compare").code == 0
+
+    return made_once(tmp_path_factory, "compared", compare) / "out"
 
 
 @pytest.fixture
