@@ -106,7 +106,8 @@ class Case:
     """A workload with its loop, costs and device; on ``sim`` a case always gives the same run.
 
     The model is ``hash``, in the device's own tensors: the oracle knows no other. With
-    ``built_by_host``, ``sim`` simulates a device with ops that the host builds.
+    ``built_by_host``, ``sim`` simulates a device with ops that the host builds. With ``runs_whole``
+    the workload is judged once more in a whole run (``whole_run.py``).
     """
 
     workload: Workload
@@ -116,6 +117,7 @@ class Case:
     cost: CostModel = NO_COST
     device: str = "sim"
     built_by_host: bool = False
+    runs_whole: bool = False
 
 
 def same_on(case: Case, loop: str, relay: str = "") -> Case:
@@ -145,6 +147,8 @@ def case_text(case: Case) -> list[str]:
     lines += [f"{failure.kind} in {failure.step}" for failure in workload.failures]
     if case.built_by_host:
         lines.append("the host builds the ops when it launches them, as on cuda and mlx")
+    if case.runs_whole:
+        lines.append("it runs once more as a whole, without a recorder")
     if case.cost == SIM_COST:
         lines.append("costs: the usual ones of sim")
     if workload.eos_ids:
@@ -233,6 +237,8 @@ def simpler(case: Case) -> Iterator[Case]:
     that ``sim`` usually has.
     """
     workload = case.workload
+    if case.runs_whole:
+        yield replace(case, runs_whole=False)
     for change in (*events_gone(workload), *fewer_requests(workload)):
         yield replace(case, workload=replace(workload, **change))
     for config in simpler_configs(workload.config):

@@ -43,6 +43,7 @@ another request's answer; prompts with one beginning that come at the same time.
 workloads retract, preempt, or find pages cached."""
 CROWDS = ("crowded", "late prompt")
 ODD_SHARE = 1 / 3
+WHOLE_SHARE = 1 / 3  # of cases that run once more, as a whole
 
 Card = TypeVar("Card")
 
@@ -137,6 +138,7 @@ class Drawn:
             self.cost if on_sim else NO_COST,
             device,
             self.built_by_host and on_sim,
+            on_sim and Random(f"whole {self.seed} {design.name}").random() < WHOLE_SHARE,
         )
 
 
