@@ -269,9 +269,13 @@ class Function:
         return min(found, default=(0, ""))[1]
 
     def is_same(self, answer: Any, right: Any, args: tuple[Any, ...]) -> bool:
-        """Return whether what counts of an answer is what counts of the right one."""
+        """Return whether what counts of an answer is what counts of the right one.
+
+        A whole number must be one, and no float or truth value.
+        """
         try:
-            return bool(self.counts(answer, *args) == self.counts(right, *args))
+            mine, due = self.counts(answer, *args), self.counts(right, *args)
+            return bool(mine == due) and (type(due) is not int or type(mine) is int)
         except (AttributeError, TypeError):  # it is of another kind
             return False
 

@@ -42,6 +42,7 @@ class QueueAndClock:
     def __init__(self) -> None:
         self.sim = SimDevice()
         self.acts: list[tuple[str, int]] = []
+        self.is_in_job = False
 
     @property
     def now(self) -> float:
@@ -56,7 +57,9 @@ class QueueAndClock:
 
     def launch(self, fn: Callable[[], Any], ms: float) -> LaunchedJob:
         """Put a job into the queue: it begins when those before it are done."""
+        self.is_in_job = True
         value, number = fn(), self.count("launch") + 1
+        self.is_in_job = False
         self.acts.append(("launch", number))
         op = self.sim.stream("forward").launch(
             lambda: value, name="forward", cost=round(ms * MILLISECOND), label=of_step(number)
@@ -175,9 +178,10 @@ def as_it_ran(run: Generated, *args: Any) -> str:
 
 # -- Exercise 1: a script of launches, work and waits on a learner's device ------------------------
 
-Script = tuple[tuple[str, int], ...]
+Script = tuple[tuple[str, float], ...]
+TIMES = (0, 0.5, 1, 2.5, 5, 7, 10, 12)  # ms
 WORDS = {"work": "work {} ms", "launch": "launch {} ms", "wait": "wait for job {}",
-         "equal": "launch {} ms that give 7"}  # fmt: skip
+         "equal": "launch {} ms that give 0"}  # fmt: skip
 SCRIPTS: tuple[Script, ...] = (
     (("launch", 10),),
     (("launch", 10), ("wait", 0)),
@@ -194,13 +198,13 @@ def scripts() -> Iterator[tuple[Script]]:
     yield from zip(SCRIPTS[:-1])
     random = Random(0)
     for size in range(2, 40):
-        lines, launched = list[tuple[str, int]](), 0
+        lines, launched = list[tuple[str, float]](), 0
         for _ in range(2 + size // 4):
             kinds = ("work", "launch", "equal", "wait", "wait") if launched else ("work", "launch")
             what = random.choice(kinds)
             launched += what in ("launch", "equal")
             lines.append(
-                (what, random.randrange(launched) if what == "wait" else random.randint(0, 12))
+                (what, random.randrange(launched) if what == "wait" else random.choice(TIMES))
             )
         yield (tuple(lines),)
     yield (SCRIPTS[-1],)
@@ -209,7 +213,7 @@ def scripts() -> Iterator[tuple[Script]]:
 def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
     """Return the clock after each line of a script, with the value of a wait.
 
-    A job's value is its number, and its place in the order in which jobs ran; or it is 7.
+    A job's value is its number, and its place in the order in which jobs ran; or it is 0.
     """
     device, ops, order, said = make(), list[Any](), list[int](), list[tuple[float, Any]]()
 
@@ -225,9 +229,9 @@ def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
         if what == "work":
             device.work(amount)
         elif what in ("launch", "equal"):
-            ops.append(device.launch(job(len(ops)) if what == "launch" else lambda: 7, amount))
+            ops.append(device.launch(job(len(ops)) if what == "launch" else lambda: 0, amount))
         else:
-            value = device.wait(ops[amount])
+            value = device.wait(ops[int(amount)])
         said.append((device.now, value))
     return said
 
@@ -244,7 +248,7 @@ def as_a_queue(said: list[tuple[float, Any]], script: Script) -> str:
         if value != right:
             return (
                 f"{story} the wait gave {value!r}, but the job had given {right!r}: which job it "
-                "was, and as which one it ran, or 7. Jobs run in the order of their launch."
+                "was, and as which one it ran, or 0. Jobs run in the order of their launch."
             )
     return ""
 
@@ -277,8 +281,17 @@ def generated(generate: Any, prompt: list[int], count: int) -> Generated:
     asked = f"for the prompt {prompt} and {many(count, 'new token')}"
     for name in ("work", "launch", "wait"):
         setattr(device, name, unwatched(getattr(device, name)))
+
+    def on_device(tokens: Sequence[int]) -> int:
+        if not device.is_in_job:
+            raise Mistake(
+                "the host called `model`, which only the device can run: call it in what `launch` "
+                "gets"
+            )
+        return model(tokens)
+
     mine = list(prompt)
-    given = generate(device, unwatched(model), mine, count)
+    given = generate(device, unwatched(on_device), mine, count)
     if mine != prompt:
         raise Mistake(
             f"{asked} your lines write to the list `prompt`, which belongs to the client; copy it: "

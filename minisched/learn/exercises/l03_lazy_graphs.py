@@ -227,7 +227,8 @@ def before_a_step(random: Random) -> tuple[list[str], list[str], list[str], str 
     """Some requests decode; one may have ended, joined (its KV came over a link) or arrived."""
     *names, joined, chunked, waits = random.sample("abcdef", random.randint(4, 6))
     running = [name for name in names if random.random() < 0.8]
-    running += [joined] * (random.random() < 0.1)
+    if random.random() < 0.1:
+        running.insert(random.randint(0, len(running)), joined)
     waiting, half = [waits] * (random.random() < 0.2), chunked if random.random() < 0.2 else None
     return names, running, waiting, half, max(0, random.randint(-4, 2))
 

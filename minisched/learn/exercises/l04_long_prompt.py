@@ -79,7 +79,7 @@ def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> i
 def prompt_to_cut(random: Random) -> tuple[int | None, int, int]:
     """A prompt, and what is left of a chunk."""
     left = random.randint(0, 20) if random.random() < 0.8 else None
-    return left, random.choice((1, 2, 4)), random.randint(1, 20)
+    return left, random.randint(1, 4), random.randint(1, 20)
 
 
 def whole_pages(attempt: Attempt) -> str:

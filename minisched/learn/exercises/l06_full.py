@@ -87,7 +87,9 @@ class Candidate(NamedTuple):
 def some_candidates(random: Random) -> tuple[list[Candidate]]:
     """Requests that decode; some have as many outputs, and prompts of the same length."""
     names = random.sample("abcd", random.randint(1, 4))
-    return ([Candidate(rid, random.randint(1, 4), random.randint(1, 3)) for rid in names],)
+    lengths = random.choice(((1, 2, 3), (1, 3, 3000)))
+    sizes = [(random.randint(1, 4), random.choice(lengths)) for _ in names]
+    return ([Candidate(rid, *size) for rid, size in zip(names, sizes, strict=True)],)
 
 
 def one_of_them(lines: Callable[..., Any], candidates: Iterable[Request]) -> Request:
