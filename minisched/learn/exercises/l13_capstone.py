@@ -23,6 +23,7 @@ from ...scheduler import Scheduler, SchedulerConfig
 from ...trace import Recorder
 from ..exercise import COST, Calls, Exercise, Loop, Workloads
 from ..guard import Mistake
+from ..runs import VOCAB
 from .l01_bubble import idle_only_without_work, no_busy_turn
 
 # -- What a learner's scheduler sees of the engine, and how its plan becomes a step ----------------
@@ -69,17 +70,6 @@ def plain_memory(case: Case) -> Case:
     return replace(case, workload=replace(case.workload, config=config))
 
 
-HALF_A_PAGE = plain_memory(
-    case("a: 1 2 3 -> 4; b: 4 5 6 -> 4", "overlap", kv=12, rows=2, page_size=4, cost=COST)
-)
-"""Three pages for two requests, each of which ends up with a page and a half: one at a time."""
-
-IN_ONE_PIECE = plain_memory(
-    case("a: 1 2 3 4 5 6 -> 4; b: 4 5 6 -> 4", "overlap", kv=48, rows=2, chunked_prefill_size=-1,
-         max_prefill_tokens=4, cost=COST)
-)  # fmt: skip
-"""A prompt that is longer than the budget of a step, where nothing may be cut."""
-
 TOGETHER = plain_memory(
     case("a: 1 2 -> 6; b at 3: 3 4 -> 6", "overlap", kv=16, rows=2, page_size=2, cost=COST,
          schedule_conservativeness=0.0)
@@ -102,9 +92,9 @@ def small_case(seed: int, is_tight: bool) -> Case:
     page, may_cut = random.choice((1, 2, 4)), random.random() < 0.6
     sizes = [(random.randint(1, 9), random.randint(1, 6)) for _ in range(random.randint(2, 5))]
     requests = [
-        f"{rid} at {random.choice((0, 0, 1, 3))}: {' '.join(map(str, range(size)))} -> {new}"
-        + ", gone at 5" * (is_tight and random.random() < 0.2)
-        for rid, (size, new) in zip("abcde", sizes, strict=False)
+        f"{rid} at {random.choice((0, 0, 1, 3))}: {' '.join(map(str, range(at, at + size)))} -> "
+        f"{new}" + ", gone at 5" * (is_tight and random.random() < 0.2)
+        for at, (rid, (size, new)) in enumerate(zip("abcde", sizes, strict=False))
     ]
     pages = [-(-sum(size) // page) for size in sizes]
     most = max(pages) + random.randint(0, 3) if is_tight else 99
@@ -112,7 +102,7 @@ def small_case(seed: int, is_tight: bool) -> Case:
     step: dict[str, Any] = {} if may_cut else {"max_prefill_tokens": random.randint(2, 8)}
     return plain_memory(
         case("; ".join(requests), "overlap", kv=most * page, rows=random.randint(1, 4),
-             page_size=page, chunked_prefill_size=chunk, cost=COST,
+             vocab_size=VOCAB, page_size=page, chunked_prefill_size=chunk, cost=COST,
              schedule_conservativeness=0.0, **step)
     )  # fmt: skip
 
@@ -200,7 +190,7 @@ class OwnScheduler(Scheduler):
             raise Mistake(f"the prompt of {req.rid} may not be cut here: see `room.may_cut`")
         if not 0 < length <= req.extend_len:
             raise Mistake(
-                f"{many(length, 'token')} of {req.rid}, but it has {req.extend_len} to compute"
+                f"{many(length, 'token')} of {req.rid}, but its prompt has {req.extend_len} left"
             )
         lease, end = req.lease, req.computed_len + length
         assert lease is not None
@@ -317,7 +307,7 @@ EXERCISES = (
         workloads=Workloads(
             levels=LEVELS, seeds=24, change=plain_memory,
             first={
-                "tight": (HALF_A_PAGE, IN_ONE_PIECE, *(small_case(n, True) for n in range(24))),
+                "tight": tuple(small_case(n, True) for n in range(24)),
                 "time": (TOGETHER, MORE_THAN_A_CHUNK, *(small_case(n, False) for n in range(12))),
             },
         ),
