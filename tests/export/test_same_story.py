@@ -204,7 +204,7 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
 @pytest.mark.parametrize("loop", every(4, LOOPS))
 def test_every_exporter_tells_the_story_of_every_design(loop: str) -> None:
     designs = [design.name for design in all_designs() if design.loop == loop]
-    for seed in range(many(4, len(designs))):
+    for seed in range(many(2, len(designs))):
         trace, _ = drawn_run(seed, designs[seed % len(designs)])
         check_every_exporter(trace)
         if (steps := sorted(item.step for item in forwards(trace))) and loop != "pd":

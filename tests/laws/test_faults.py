@@ -43,7 +43,7 @@ from tests.support import (
 def test_every_fault_is_hit_and_survived(backend: str, kind: str) -> None:
     loops = [name for name, it in LOOPS.items() if backend in it.devices]
     loops = [name for name in loops if FAULTS[kind].fits(name, backend)]
-    times = many(4, 40) if backend == "sim" else many(1, 6)
+    times = many(2, 40) if backend == "sim" else many(1, 6)
     for at in range(times if loops else 0):
         first = list(FAULTS).index(kind) * 5 + at * 3
         trial = try_place(kind, loops[first % len(loops)], backend, at)

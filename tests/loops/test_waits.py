@@ -129,7 +129,7 @@ def has_sampling_extras(seed: int) -> bool:
 
 
 drawn = cache(partial(draw, odd=False))
-SEEDS = list(islice(filter(has_sampling_extras, count()), many(3, 20)))
+SEEDS = list(islice(filter(has_sampling_extras, count()), many(2, 20)))
 
 
 @pytest.mark.parametrize(("loop", "relay", "options"), DESIGNS, ids=str)

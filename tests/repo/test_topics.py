@@ -83,12 +83,19 @@ STANDARD = ("core", "trace", "memory", "policy", "scheduler", "engine", "loops",
 
 
 @cache
+def named_in(path: Path) -> list[ast.Import | ast.ImportFrom | ast.ClassDef]:
+    """Every import and every class of a file."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [it for it in nodes if isinstance(it, ast.Import | ast.ImportFrom | ast.ClassDef)]
+
+
+@cache
 def imports() -> list[tuple[Path, str, bool]]:
     """Every import of the package: the file, what it names, and whether that is the package's."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Import | ast.ImportFrom):
+        for node in named_in(path):
+            if isinstance(node, ast.ClassDef):
                 continue
             names = [alias.name for alias in node.names]
             if isinstance(node, ast.Import):
@@ -115,7 +122,7 @@ def test_a_class_name_means_one_thing_in_the_whole_package() -> None:
     """Except in ``nano.py``, which does in one file what the classes of the same names do."""
     named: dict[str, list[str]] = {}
     for path in sorted({*PACKAGE.rglob("*.py")} - {PACKAGE / "nano.py"}):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in named_in(path):
             if isinstance(node, ast.ClassDef):
                 named.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in named.items() if len(where) > 1} == {}
@@ -128,7 +135,7 @@ def test_no_two_modules_import_each_other() -> None:
     graph: dict[tuple[str, ...], set[tuple[str, ...]]] = {name: set() for name in modules}
     for name, path in modules.items():
         folder = path.relative_to(ROOT).parts[:-1]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in named_in(path):
             if not isinstance(node, ast.ImportFrom):
                 continue
             base = folder[: len(folder) - node.level + 1] if node.level else ()
