@@ -6,7 +6,7 @@ the same lanes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import median
 
@@ -136,15 +136,11 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
     return replace(lanes, rows=rows_in_red, links=links)
 
 
-def quieted(spans: Sequence[LaneItem], loud: set[int]) -> list[LaneItem]:
-    """Return the items without flags, all quiet except the slices in ``loud``, which are ids.
-
-    A quiet item has no number of its step alone.
-    """
-    is_loud = [item.data.get("id", -1) in (*loud, -1) for item in spans]
+def quieted(spans: Iterable[LaneItem], loud: set[int]) -> list[LaneItem]:
+    """Return the items without flags, all quiet except the slices in ``loud``, which are ids."""
     return [
-        item if loud_one else replace(item, is_quiet=True, brief="")
-        for item, loud_one in zip(spans, is_loud, strict=True)
+        replace(item, is_quiet="id" in item.data and item.data["id"] not in loud)
+        for item in spans
         if item.kind != "flag"
     ]
 

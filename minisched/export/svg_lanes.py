@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .looks import OVER, SIGNS, css, look
+from .looks import OVER, PHASES, SIGNS, css, look
 from .scene import LaneItem, LaneLink, LaneRow, Lanes
 from .svg_page import SvgPage, TimeScale, cut, width_of
 from .svg_style import MARGIN
@@ -237,7 +237,8 @@ class LanesDrawing:
         signs = [
             self.x.at(s.start) for s in strip.row.spans if s.kind in SIGNS and s.kind != "flag"
         ]
-        for words in filter(None, dict.fromkeys((item.label, item.brief))):
+        brief = "" if item.is_quiet and item.kind in PHASES else item.brief
+        for words in filter(None, dict.fromkeys((item.label, brief))):
             is_bold = item.kind in ("bubble", "waited")
             room = (TIGHT_BOLD if is_bold else TIGHT) * width_of(words, self.sheet.small, is_bold)
             room += 2

@@ -27,24 +27,20 @@ def scene(trace: Trace) -> Scene:
     steps = list[int]()
     for mark in needed(part, "request state", "another relay was used", ran):
         step = number(mark, "step")
-        slots, starts, sent = (numbers(mark, name) for name in ("slots", "starts", "sent"))
-        if not len(ran[step]) == len(slots) == len(starts) == len(sent):
+        slots, sent = (numbers(mark, name) for name in ("slots", "sent"))
+        if not len(ran[step]) == len(slots) == len(sent):
             raise lacking(mark, "a number for each request of its step")
-        for row, (rid, slot, start, count) in enumerate(
-            zip(ran[step], slots, starts, sent, strict=True)
-        ):
+        for row, (rid, slot, count) in enumerate(zip(ran[step], slots, sent, strict=True)):
             look = "prompt" if count else "wasted" if (step, rid) in wasted else "decode"
             source = f"{count} tokens from the host" if count else "its last sampled token"
             about = f"step {step}, row {row}: {rid} in slot {slot} reads {source}"
-            words = f"{short_end(rid, 6)}+{count}" if count else f"{short_end(rid, 6)}@{start}"
+            words = short_end(rid, 6) + f" +{count}" * bool(count)
             data: Data = {"step": step, "place": row, "slot": slot, "rid": rid, "sent": count}
             cells[slot - 1, len(steps)] = GridCell(look, words, f"row {row}", about, data=data)
             stayed, new = stayed + (not count), new + count
         steps.append(step)
     most = 1 + max(slot for slot, _ in cells)
-    note = (
-        "a+6: 6 tokens from the host; a@6: its last token, at position 6; below: row of the batch"
-    )
+    note = "a +6: 6 tokens of a come from the host; below a box: its row of the batch"
     grid = CellGrid(
         [f"slot {slot}" for slot in range(1, min(most, MOST_SLOTS) + 1)],
         [f"step {step}" for step in steps],
