@@ -107,7 +107,8 @@ class Case:
 
     The model is ``hash``, in the device's own tensors: the oracle knows no other. With
     ``built_by_host``, ``sim`` simulates a device with ops that the host builds. With ``runs_whole``
-    the workload is judged once more in a whole run (``whole_run.py``).
+    the set-up is judged (``set_up.py``), and the workload once more in a whole run
+    (``whole_run.py``).
     """
 
     workload: Workload

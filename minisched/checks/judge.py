@@ -48,6 +48,7 @@ from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
 from .refusals import find_accepted
 from .remains import find_remains
+from .set_up import find_unfit
 from .step_fault import POSTPROCESS, BadLuck, StepFault
 from .turns import LoopTurns, is_published
 from .waste import Waste, overrun_of
@@ -212,6 +213,7 @@ class Witnesses:
             yield "crash", self.failed_steps()
             config = self.engines[0].scheduler.config
             yield "crash", find_accepted(self.case, config.run_ahead)
+            yield "crash", find_unfit(self.case) if self.case.runs_whole else ()
             if config.beam_width == 1:  # a search delivers its tokens at the end
                 yield "identity", find_wrong_ledgers(trace)
             yield "logprobs", find_unlike(told, self.workload.vocab_size, tolerance)
