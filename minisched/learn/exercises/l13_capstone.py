@@ -70,6 +70,11 @@ def plain_memory(case: Case) -> Case:
     return replace(case, workload=replace(case.workload, config=config))
 
 
+HALF_A_PAGE = plain_memory(
+    case("a: 1 2 3 -> 4; b: 4 5 6 -> 4", "overlap", kv=12, rows=2, page_size=4, cost=COST)
+)
+"""Three pages for two requests, each of which ends up with a page and a half: one at a time."""
+
 TOGETHER = plain_memory(
     case("a: 1 2 -> 6; b at 3: 3 4 -> 6", "overlap", kv=16, rows=2, page_size=2, cost=COST,
          schedule_conservativeness=0.0)
@@ -86,22 +91,23 @@ MORE_THAN_A_CHUNK = plain_memory(
 def small_case(seed: int, is_tight: bool) -> Case:
     """Return a few short requests: all sizes are near those of a page, a chunk and a step.
 
-    If memory is tight, some clients give up.
+    If memory is tight, it is enough for the first two requests, or a page less, and some clients
+    give up.
     """
     random = Random(f"capstone {seed}")
-    page, may_cut = random.choice((1, 2, 4)), random.random() < 0.6
-    sizes = [(random.randint(1, 9), random.randint(1, 6)) for _ in range(random.randint(2, 5))]
-    requests = [
-        f"{rid} at {random.choice((0, 0, 1, 3))}: {' '.join(map(str, range(at, at + size)))} -> "
-        f"{new}" + ", gone at 5" * (is_tight and random.random() < 0.2)
-        for at, (rid, (size, new)) in enumerate(zip("abcde", sizes, strict=False))
-    ]
-    pages = [-(-sum(size) // page) for size in sizes]
-    most = max(pages) + random.randint(0, 3) if is_tight else 99
+    page, may_cut = random.choice((1, 2, 4, 4)), random.random() < 0.6
+    longest, requests, pages = random.choice((4, 9)), list[str](), list[int]()
+    for at in range(random.randint(2, 5)):
+        size, new = random.randint(1, longest), random.randint(1, 6)
+        prompt, turn = " ".join(map(str, range(at, at + size))), random.choice((0, 0, 0, 2))
+        gone = ", gone at 5" * (is_tight and random.random() < 0.15)
+        requests.append(f"{'abcde'[at]} at {turn}: {prompt} -> {new}{gone}")
+        pages.append(-(-(size + new) // page))
+    most = max(*pages, sum(pages[:2]) - random.choice((0, 1, 1))) if is_tight else 99
     chunk = page * random.randint(1, 3) if may_cut else -1
-    step: dict[str, Any] = {} if may_cut else {"max_prefill_tokens": random.randint(2, 8)}
+    step: dict[str, Any] = {} if may_cut else {"max_prefill_tokens": random.randint(4, 9)}
     return plain_memory(
-        case("; ".join(requests), "overlap", kv=most * page, rows=random.randint(1, 4),
+        case("; ".join(requests), "overlap", kv=most * page, rows=random.choice((1, 2, 4, 4)),
              vocab_size=VOCAB, page_size=page, chunked_prefill_size=chunk, cost=COST,
              schedule_conservativeness=0.0, **step)
     )  # fmt: skip
@@ -307,7 +313,7 @@ EXERCISES = (
         workloads=Workloads(
             levels=LEVELS, seeds=24, change=plain_memory,
             first={
-                "tight": tuple(small_case(n, True) for n in range(24)),
+                "tight": (HALF_A_PAGE, *(small_case(n, True) for n in range(24))),
                 "time": (TOGETHER, MORE_THAN_A_CHUNK, *(small_case(n, False) for n in range(12))),
             },
         ),
