@@ -1,7 +1,8 @@
-"""The law *crash* before a run: settings, loops and relays that can't work are refused.
+"""The law *crash* before a run: settings, loops, relays and requests that can't work are refused.
 
-Each refusal is a ``ValueError`` with a sentence, so a user learns it at once. The limits are
-written here a second time: each change of the default settings is just outside of one.
+Each refusal of settings is a ``ValueError`` with a sentence. The limits are written here a second
+time: each change of the default settings is just outside of one. Of two requests one is just within
+a limit, and the other just outside.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..core import Request, SamplingParams
 from ..devices.sim import SimDevice
 from ..engine.frontend import Frontend
 from ..loops.design import LOOPS, find_loop
 from ..loops.run import make_engine
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
+from ..scheduler.config import filled_by_a_run
 from .case import Case
 
 NAMES = "schedule_policy", "radix_eviction_policy", "speculative_algorithm", "rules", "run_first"
@@ -42,6 +45,39 @@ WRONG: tuple[dict[str, Any], ...] = (
 RESERVES_NOTHING = "sglang,reserves=prompt"  # a request could be retracted for ever
 
 
+SETTINGS: dict[str, Any] = {
+    "rules": "vllm", "vocab_size": 5, "context_len": 50, "kv_tokens": 50, "has_tokenizer": True,
+}  # fmt: skip
+PROMPT = (1, 2, 3)
+LIMITS: tuple[tuple[dict[str, Any], dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {"prompt": (4,)}, {"prompt": (5,)}),
+    ({}, {"prompt": (0,)}, {"prompt": ()}),
+    ({}, {"logit_bias": {4: 1.0}}, {"logit_bias": {5: 1.0}}),
+    ({}, {"top_logprobs_num": 5}, {"top_logprobs_num": 6}),
+    ({}, {"logprob_start_len": 2}, {"logprob_start_len": 3}),
+    ({"context_len": 8}, {"max_new_tokens": 5}, {"max_new_tokens": 6}),
+    ({"kv_tokens": 8}, {"max_new_tokens": 5}, {"max_new_tokens": 6}),
+    ({"kv_tokens": 11, "page_size": 4}, {"max_new_tokens": 5}, {"max_new_tokens": 6}),
+    ({"kv_tokens": 8, "draft_slack": 2}, {"max_new_tokens": 3}, {"max_new_tokens": 4}),
+    ({"has_tokenizer": False}, {}, {"stop": ("a",)}),
+    ({"has_logits": False}, {}, {"return_logprob": True}),
+    ({"refuses": {"grammar": "-"}}, {"frequency_penalty": 1.0}, {"regex": "a"}),
+    ({"refuses": {"penalties": "-"}}, {"regex": "a"}, {"frequency_penalty": 1.0}),
+)
+"""Settings, a request that can run with them, and one that can't; see ``request_with``."""
+CLIPPED: tuple[tuple[dict[str, Any], int], ...] = (
+    ({"context_len": 10}, 5),
+    ({"kv_tokens": 10}, 5),
+    ({"kv_tokens": 10, "page_size": 2}, 3),
+    ({"context_len": 4}, 1),
+)
+"""Settings with SGLang's rules, and the tokens that a request for too many gets (``PROMPT``)."""
+FILLED: tuple[dict[str, Any], ...] = (
+    {"output_ids": [9]}, {"computed_len": 1}, {"computed_len": False}, {"parts": (None,)},
+)  # fmt: skip
+"""Values of a request that only a run may set."""
+
+
 def find_accepted(case: Case, run_ahead: bool) -> Iterator[str]:
     """Yield the settings and loops that can't work and are not refused.
 
@@ -52,6 +88,7 @@ def find_accepted(case: Case, run_ahead: bool) -> Iterator[str]:
     for change in WRONG:
         if is_accepted(SchedulerConfig, **change):
             yield f"the settings {change} can't work, but they are not refused"
+    yield from find_beyond_limits() if loop == "serial" else ()  # they depend on no loop
     for name in (f"{loop}x", f"{loop}:none", f"{loop}:{relay or LOOPS[loop].relays[0]}:none=1"):
         if is_accepted(find_loop, name):
             yield f"there is no loop {name}, but it is not refused"
@@ -60,6 +97,29 @@ def find_accepted(case: Case, run_ahead: bool) -> Iterator[str]:
         parts = SimDevice(), HashModel(), config, Frontend()
         if is_accepted(make_engine, loop, *parts, relay=relay, **case.options):
             yield f"{loop} runs ahead, but rules that reserve nothing are not refused"
+
+
+def find_beyond_limits() -> Iterator[str]:
+    """Yield the requests that are refused and could run, or the reverse, or get wrong lengths."""
+    for change, within, outside in LIMITS:
+        config = SchedulerConfig(**SETTINGS | change)
+        if (problem := config.refusal(request_with(**within))) is not None:
+            yield f"a request with {within} fits the settings {change}, but is refused: {problem}"
+        if config.refusal(request_with(**outside)) is None:
+            yield f"a request with {outside} exceeds the settings {change}, but is not refused"
+    for change, most in CLIPPED:
+        config = SchedulerConfig(**SETTINGS | {"rules": "sglang"} | change)
+        if (count := config.new_tokens_of(request_with(max_new_tokens=99))) != most:
+            yield f"a request gets {count} new tokens with the settings {change}, but {most} fit"
+    for change in FILLED:
+        if not filled_by_a_run(Request("a", PROMPT, **change)):
+            yield f"a new request with {change} is not refused"
+
+
+def request_with(prompt: tuple[int, ...] = PROMPT, **params: Any) -> Request:
+    """Return a request with some parameters; it asks for log-probabilities if they have limits."""
+    params |= {"return_logprob": True} if any("logprob" in name for name in params) else {}
+    return Request("a", prompt, SamplingParams(**{"max_new_tokens": 1} | params))
 
 
 def is_accepted(make: Callable[..., object], *args: Any, **options: Any) -> bool:
