@@ -16,6 +16,7 @@ from ..memory import Match
 from ..policy.admission import Retract
 from ..policy.prefill_adder import PrefillAdder
 from ..scheduler import Scheduler
+from .formulas import order_by_cache
 
 MOST_NEW = 4096  # SGLang: no request is expected to generate more tokens
 
@@ -261,6 +262,8 @@ class PassWatch:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler, self.found = scheduler, list[str]()
         self.newest: Pass | None = None  # while it runs
+        self.line: list[Request] | None = None  # the queue before the pass, if no request joins it
+        self.misplaced = list[str]()  # against an order by the cache
         self.full_at: int | None = None  # the number of releases at the last refusal for memory
         prefill, cache = scheduler.prefill, scheduler.prefix_cache
         admit, match_prefix = prefill.admit, cache.match_prefix
@@ -272,6 +275,8 @@ class PassWatch:
             passed = self.newest = Pass(scheduler, adder)
             if passed.added or passed.goes_on:
                 self.full_at = None
+            elif self.line is not None:
+                self.judge_order(self.line)
             if self.full_at == scheduler.leases.num_released:
                 passed.found.append("it looks at the queue, but no memory was released")
             admit(waiting, adder, retract)
@@ -296,6 +301,19 @@ class PassWatch:
         """Follow a preemption by priority."""
         if self.newest is not None:
             self.newest.preempted(req)
+
+    def judge_order(self, line: list[Request]) -> None:
+        """Compare the order of the queue with one that looks at the cache."""
+        scheduler, policy = self.scheduler, self.scheduler.config.schedule_policy
+        if scheduler.tree is not None and policy in ("lpm", "dfs-weight"):
+            expected = order_by_cache(policy, line, scheduler.tree)
+            now = [*scheduler.waiting_queue.waiting]
+            for req, other in zip(now, expected, strict=True):
+                if req is not other:
+                    step = scheduler.leases.launched_step + 1
+                    words = f"for step {step} {req.rid} is looked at before {other.rid}, which by "
+                    self.misplaced.append(f"{words}{policy} goes first")
+                    break
 
     def mixed(self) -> None:
         """Expect that the queue is looked at in the next step: prompts and decodes were mixed."""

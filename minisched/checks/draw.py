@@ -129,6 +129,8 @@ class Drawn:
         config = replace(config, kv_tokens=config.kv_tokens + room)
         if design.in_flight > LOOPS[design.loop].in_flight and rng.random() < 0.67:
             config = for_deep(rng, config)
+        is_safe = not (workload.failures or config.num_draft_tokens or design.has_two_writers)
+        config = with_rare_rules(Random(f"{self.seed} {design.name}"), config, design, is_safe)
         on_sim = device == "sim"
         return Case(
             replace(workload, config=config),
@@ -425,6 +427,8 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
         workload.delay = rng.choice((20, 300)) * UNIT
     config = workload.config
     if theme == "alike" and rng.random() < 0.9:
+        if rng.random() < 0.4:
+            workload.failures += (Failure("", 0, "NaN logits", SPOILED),)
         together = config.max_prefill_tokens > 8 and not any(workload.arrivals[:2])
         when = READ_OWN if together else READ_LATER
         workload.failures += (Failure("", 0, rng.choice(UNWRITTEN), when),)
@@ -437,6 +441,13 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
         if not wrong_form(req):
             position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
             workload.failures += (Failure(req.rid, position, POSTPROCESS),)
+    if rng.random() < 0.1:
+        req = rng.choice(workload.requests)
+        if not wrong_form(req):
+            position = len(req.prompt) - 1 + rng.randrange(3)
+            workload.failures += (Failure(req.rid, position, "NaN logits"),)
+    if rng.random() < 0.12 and theme in ("any", "urgent"):
+        share_long_prefix(rng, workload)
     if rng.random() < EQUAL_SHARE.get(theme, 0):
         make_equal(workload, theme, rng.random() < 0.5)
     config = workload.config
@@ -457,6 +468,25 @@ def add_beams(rng: Random, workload: Workload) -> None:
             kept = ("max_new_tokens", "stop_token_ids", "ignore_eos")
             params = SamplingParams(**{name: getattr(req.params, name) for name in kept})
             workload.requests[at] = replace(req, params=params)
+
+
+def share_long_prefix(rng: Random, workload: Workload) -> None:
+    """Let the first requests come together with a prefix so long that the others wait for one.
+
+    So do orders that look at the cache. Two of the requests have another prefix, if there are five.
+    """
+    config, size = workload.config, workload.config.page_size
+    for at, req in enumerate(workload.requests[:5]):
+        if not wrong_form(req):
+            prefix = [(7 * place + at // 3) % workload.vocab_size for place in range(34)]
+            workload.requests[at] = replace(req, prompt=[*prefix, *req.prompt[-3:]])
+            workload.arrivals[at] = 0
+    longest = max(req.max_device_len for req in workload.requests if not wrong_form(req))
+    workload.config = replace(
+        config, rules="", context_len=3 * CONTEXT_LEN, disable_radix_cache=False,
+        schedule_policy=rng.choice(("lpm", "dfs-weight")), max_prefill_tokens=99,
+        max_running_requests=rng.randint(1, 2), kv_tokens=(longest + 20 + size) // size * size,
+    )  # fmt: skip
 
 
 def make_equal(workload: Workload, theme: str, with_logprobs: bool) -> None:
@@ -623,6 +653,27 @@ def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
         max_running_requests=rng.randint(2, 3),
         kv_tokens=config.kv_tokens + 40,
     )
+
+
+def with_rare_rules(
+    rng: Random, config: SchedulerConfig, design: Variant, is_safe: bool
+) -> SchedulerConfig:
+    """Return settings that in a third of the cases have rules which only some loops may have.
+
+    Rules that reserve memory for a prompt alone need a loop that waits for each step. The rule
+    ``deferred`` needs at most two steps in flight. A page may enter the cache before its step has
+    returned if it ``is_safe``: no step fails, one stream writes, and no draft is rejected.
+    """
+    kind, rules = rng.choice((0, 0, 0, 1, 1, 2)), config.rules
+    if not rules:  # the loop has its own
+        return config
+    if kind == 1 and not RELAYS[design.relay].run_ahead:
+        rules = f"nano-vllm,{LATE_RULE},{rng.choice(CHANGES)}"
+    elif kind == 1 and design.in_flight <= 2:
+        rules = rules.replace(LATE_RULE, "free_rule=deferred")
+    elif kind == 2 and is_safe and design.loop != "pd":
+        rules = f"{rules},enters_cache={rng.choice(('launched', 'known'))}"
+    return replace(config, rules=rules)
 
 
 # -- Less of it: the levels of a lesson ------------------------------------------------------------

@@ -133,6 +133,7 @@ class Watched:
             if (decision := self.decision) is not None:
                 wrong = decision.not_lower if reason == "priority" else decision.not_the_one
                 self.keep("order", wrong(req))
+            self.passes.line = None
             if reason == "priority":
                 self.passes.preempted(req)
             retract(req, reason)
@@ -151,6 +152,7 @@ class Watched:
         self.running += [req for req in now if req not in self.running]
         decision = self.decision = Decision(self, repeats)
         num_live = len(scheduler.live)
+        self.passes.line = list(decision.waiting)
         batch = decide()
         self.decision = None
         self.keep("progress", self.lost_sight_of())
@@ -167,6 +169,7 @@ class Watched:
         if decision.prompts and decision.decodes and not decision.is_unified:
             self.passes.mixed()
         self.keep("progress", [*self.passes.found, *self.passes.closed_queue()])
+        self.keep("order", self.passes.misplaced)
         done = [req for req, row in decision.prompts.items() if row.deliver]
         done = [req for req in done if req not in self.running]
         is_mixed = bool(decision.decodes) and scheduler.config.enable_mixed_chunk
