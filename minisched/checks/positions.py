@@ -67,6 +67,7 @@ class Cached:
         self.shares_outputs = scheduler.config.beam_width == 1  # not the KV of a beam
         process, close = scheduler.process, scheduler.leases.close
         rules = scheduler.config.in_force
+        shares_chunks = rules.chunks_enter == "each" and rules.enters_cache != "launched"
         shares_running = rules.output_pages == "running" and self.shares_outputs
 
         def processed(batch: ScheduleBatch, result: Result) -> Outputs:
@@ -77,7 +78,7 @@ class Cached:
                 holds = row.req.lease is row.lease and not row.lease.is_released
                 if holds and row.deliver:
                     self.judge(row.req, row.lease, len(row.req.prompt), "has computed its prompt")
-                elif holds and rules.chunks_enter == "each":
+                elif holds and shares_chunks:
                     self.judge(row.req, row.lease, row.end, "has computed a chunk")
             for row in batch.rows[batch.num_extend_reqs :] if shares_running else ():
                 holds = row.req.lease is row.lease and not row.lease.is_released
