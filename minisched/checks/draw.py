@@ -88,6 +88,7 @@ class Scale:
     beginnings: Sequence[Sequence[int]] = tuple(SHARED[:length] for length in (0, 0, 3, 6, 10))
     prompt_lens: Sequence[int] = range(1, 9)  # tokens after the beginning
     answer_lens: Sequence[int] = range(1, 10)  # tokens at most
+    ignore_eos_share: float = 0.5  # of requests
     priorities: Sequence[int] = range(4)
     page_sizes: Sequence[int] = (1, 1, 2, 4)
     chunks: Sequence[int] = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
@@ -247,7 +248,7 @@ def draw_request(
         seed=rng.randrange(10),
         max_new_tokens=rng.choice(range(6, 11) if is_crowded else scale.answer_lens),
         stop_token_ids=frozenset() if is_crowded else rng.choice(letters.stops),
-        ignore_eos=not is_crowded and rng.random() < 0.5,
+        ignore_eos=not is_crowded and rng.random() < scale.ignore_eos_share,
     )
     if wishes in ("history", "everything"):
         params = replace(params, **draw_history(rng, letters.vocab_size))

@@ -12,6 +12,7 @@ from ..bench.peers.peer import PeerError
 from ..fidelity import future_map
 from ..fidelity.lockstep import UNEXPLAINED, in_words
 from ..fidelity.original import Original
+from ..fidelity.parts import PARTS
 from ..fidelity.run import EQUAL, ORIGINALS, Player, Report, differs_from_own, in_lockstep
 from ..sweep.workers import HERE, Workers
 from .exit import BAD_INPUT, complain
@@ -75,7 +76,15 @@ def play(
         if workers != HERE:
             others = partial(differs_from_own, original.name, source and source.resolve())
         report = in_lockstep(
-            original, player.play, version, cases, seed, work.advance, workers, others
+            original.name,
+            PARTS[original.name],
+            player.play,
+            version,
+            cases,
+            seed,
+            work.advance,
+            workers,
+            others,
         )
     if original.has_future_map:
         with work_progress() as work:

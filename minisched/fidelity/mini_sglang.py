@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..bench.peers.peer import serve
-from .case import EOS, Arrival, FidelityCase, Rows, ScheduledStep, Shape
+from .case import EOS, Arrival, FidelityCase, Rows, ScheduledStep
 from .original import (
     DEVICE,
     ENTRY,
@@ -58,20 +58,6 @@ STAND_INS = (
     StandIn(f"{SCHEDULER}:Scheduler.run_when_idle", LISTENER, "it logs, and checks for leaks"),
 )  # fmt: skip
 LOOPS = {"normal": "mini_normal", "overlap": "mini_overlap"}
-PARTS = {
-    f"{loop}, {cache}, {memory}{f', page {page}' if page > 1 else ''}": Shape(
-        name, page, "exact" if memory == "tight" else memory,
-        more={"max_prefill_tokens": 16384, "disable_radix_cache": cache == "naive"},
-    )
-    for loop, name in LOOPS.items()
-    for cache in ("radix", "naive")
-    for memory in ("roomy", "tight")
-    for page in (1, 4, 16)
-} | {
-    "normal, no chunks": Shape(
-        "mini_normal", chunks=False, more={"max_prefill_tokens": 16384}
-    )
-}  # fmt: skip
 MOST_LEN = 4096  # positions in a row of the page table
 
 
@@ -209,7 +195,7 @@ class ForwardOutput(tuple[Any, ...]):
 
 
 ORIGINAL = Original(
-    "mini-sglang", "mini-sglang", PARTS, DECIDING, STAND_INS, set_up, below="python",
+    "mini-sglang", "mini-sglang", DECIDING, STAND_INS, set_up, below="python",
     packages_of="sglang",
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..bench.peers.peer import serve
 from ..bench.steps import NEW_TOKENS, HostWorkload, result_of, settle
 from ..scheduler import SchedulerConfig
-from .case import EOS, FidelityCase, Rows, ScheduledStep, Shape
+from .case import EOS, FidelityCase, Rows, ScheduledStep
 from .original import DEVICE, ENTRY, SETTINGS, UNUSED, Original, StandIn, Turns, stand_in
 
 DECIDING = tuple(f"nanovllm.engine.{name}" for name in ("scheduler", "block_manager", "sequence"))
@@ -31,16 +31,6 @@ STAND_INS = (
     StandIn(f"{ENGINE}.__init__", SETTINGS, "the scheduler is made alone"),
     StandIn(f"{ENGINE}.model_runner", ENTRY, "the case's tokens are the result"),
 )
-LARGE = {"max_prefill_tokens": 16384, "max_running_requests": 16}
-PARTS = {
-    f"{what}, {memory}, page {page}": Shape(
-        page=page, memory="exact" if memory == "tight" else memory, shared=what == "prefixes",
-        chunks=what == "chunks", more=LARGE,
-    )
-    for what in ("prefixes", "no prefixes", "chunks")
-    for memory in ("roomy", "tight")
-    for page in (4, 16, 64)  # with pages of 1 it never appends one
-}  # fmt: skip
 
 
 def make_scheduler(config: SchedulerConfig) -> Any:
@@ -121,9 +111,7 @@ class NanoVllmEngine:
         return len(seqs)
 
 
-ORIGINAL = Original(
-    "nano-vllm", "nano-vllm", PARTS, DECIDING, STAND_INS, set_up, engine_of=NanoVllmEngine
-)
+ORIGINAL = Original("nano-vllm", "nano-vllm", DECIDING, STAND_INS, set_up, engine_of=NanoVllmEngine)
 
 if __name__ == "__main__":
     serve(ORIGINAL.start)

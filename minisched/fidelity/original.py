@@ -9,7 +9,7 @@ import base64
 import hashlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from importlib.abc import Loader, MetaPathFinder
@@ -28,7 +28,6 @@ from .case import (
     FidelityCase,
     Schedule,
     ScheduledStep,
-    Shape,
     trimmed,
 )
 
@@ -221,7 +220,6 @@ class Original:
 
     name: str  # of its rules (policy/rules.py), and of its script
     title: str
-    parts: Mapping[str, Shape]  # the common properties of its cases, by part
     deciding: Sequence[str]
     stand_ins: Sequence[StandIn]
     set_up: Callable[[], Any]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..bench.peers.peer import start_peer
 from ..sweep.workers import HERE, Workers, in_order, spread
 from . import mini_sglang, nano_vllm, sglang, vllm
-from .case import FidelityCase, Schedule, Shape, read_schedule, step_at
+from .case import FidelityCase, Schedule, read_schedule, step_at
 from .future_map import RelayReport
 from .lockstep import (
     UNEXPLAINED,
@@ -24,6 +24,7 @@ from .lockstep import (
     switched,
 )
 from .original import Original
+from .parts import PARTS, Shape
 
 Say = Callable[[str], None]
 
@@ -127,7 +128,7 @@ def dealt(parts: Mapping[str, Shape], cases: int) -> dict[str, int]:
 
 
 def in_lockstep(
-    original: Original, play: Play, version: str, cases: int, seed: int,
+    original: str, parts: Mapping[str, Shape], play: Play, version: str, cases: int, seed: int,
     hear: Say = lambda part: None, workers: Workers = HERE,
     one: Callable[[Named], Found] | None = None,
 ) -> Report:  # fmt: skip
@@ -137,11 +138,11 @@ def in_lockstep(
     """
     todo = [
         Named(part, f"{part} {seed} {number}")
-        for part, count in dealt(original.parts, cases).items()
+        for part, count in dealt(parts, cases).items()
         for number in range(count)
     ]
-    report = Report(original.name, version, seed)
-    played = in_order(spread(one or partial(differs, original, play), todo, workers))
+    report = Report(original, version, seed)
+    played = in_order(spread(one or partial(differs, original, parts, play), todo, workers))
     for item, found in zip(todo, played, strict=True):
         hear(item.part)
         report.parts.setdefault(item.part, Counter())[found.rule if found else EQUAL] += 1
@@ -150,9 +151,9 @@ def in_lockstep(
     first = next((found for _, found in report.differences if not found.is_explained), None)
     if first:
         hear("smallest case")
-        ours = partial(our_schedule, rules=switched(original.name))
+        ours = partial(our_schedule, rules=switched(original))
         report.smallest = smallest(first, play, ours)
-        report.agreeing = agreeing(report.smallest, original.name)
+        report.agreeing = agreeing(report.smallest, original)
     return report
 
 
@@ -167,15 +168,15 @@ Play = Callable[[FidelityCase], Schedule]
 Found = ScheduleDifference | None
 
 
-def differs(original: Original, play: Play, item: Named) -> Found:
+def differs(original: str, parts: Mapping[str, Shape], play: Play, item: Named) -> Found:
     """Draw a case and play it on both sides; return the difference, or None."""
-    case = original.parts[item.part].draw(item.seed)
-    return compare(case, original.name, play(case))
+    case = parts[item.part].draw(item.seed)
+    return compare(case, original, play(case))
 
 
 def differs_from_own(original: str, source: Path | None, item: Named) -> Found:
     """Do the same in a worker process, which starts an original of its own, once."""
-    return differs(ORIGINALS[original], own_player(original, source).play, item)
+    return differs(original, PARTS[original], own_player(original, source).play, item)
 
 
 @cache

@@ -41,7 +41,7 @@ from typing import Any
 
 from ..bench.peers.peer import serve
 from ..bench.steps import ANY_TOKEN, NEW_TOKENS, VOCABULARY, HostWorkload, settle
-from .case import EOS, VOCAB_SIZE, Arrival, FidelityCase, Rows, ScheduledStep, Shape
+from .case import EOS, VOCAB_SIZE, Arrival, FidelityCase, Rows, ScheduledStep
 from .original import (
     DEVICE,
     ENTRY,
@@ -91,53 +91,6 @@ STAND_INS = (
     StandIn(f"{MANAGERS}.scheduler:Scheduler.maybe_send_health_check_signal", LISTENER,
             "no program asks for a sign of life"),
 )  # fmt: skip
-PARTS = {
-    "serial": Shape(),
-    "serial, tight": Shape(memory="tight"),
-    **{f"serial, page {n}": Shape(page=n) for n in (4, 16, 64)},
-    **{f"serial, tight, page {n}": Shape(page=n, memory="tight") for n in (4, 16, 64)},
-    "serial, exact": Shape(memory="exact"),
-    "serial, exact, page 4": Shape(page=4, memory="exact"),
-    "serial, no chunks": Shape(chunks=False),
-    "serial, ignore_eos": Shape(memory="tight", ignore_eos=1.0),
-    "serial, no ignore_eos": Shape(memory="tight", ignore_eos=0.0),
-    "overlap": Shape("overlap"),
-    "overlap, tight": Shape("overlap", memory="tight"),
-    "overlap, tight, page 16": Shape("overlap", 16, memory="tight"),
-    "overlap, no chunks": Shape("overlap", chunks=False),
-    "mixed": Shape(more={"enable_mixed_chunk": True}),
-    "mixed, tight, page 4": Shape(page=4, memory="tight", more={"enable_mixed_chunk": True}),
-    "mixed, overlap": Shape("mixed", more={"enable_mixed_chunk": True}),
-    "priorities": Shape(priorities=True, more={"schedule_policy": "priority"}),
-    "priorities, tight": Shape(
-        memory="tight", priorities=True, more={"schedule_policy": "priority"}
-    ),
-    **{
-        f"order {name}": Shape(more={"schedule_policy": name})
-        for name in ("lpm", "dfs-weight", "lof", "random")
-    },
-    **{
-        f"order {name}, long queue": Shape(page=16, queue=125, more={"schedule_policy": name})
-        for name in ("lpm", "dfs-weight")
-    },
-    "order lpm, tight, page 64": Shape(page=64, memory="tight", more={"schedule_policy": "lpm"}),
-    "no radix cache, tight": Shape(
-        memory="tight", ignore_eos=0.0, more={"disable_radix_cache": True}
-    ),
-    "no radix cache, overlap": Shape("overlap", ignore_eos=0.0, more={"disable_radix_cache": True}),
-    **{
-        f"evict {name}, tight": Shape(memory="tight", more={"radix_eviction_policy": name})
-        for name in ("lfu", "fifo")
-    },
-    "retraction": Shape(memory="short", ignore_eos=0.0),
-    "retraction, page 4": Shape(page=4, memory="short", ignore_eos=0.0),
-    "retraction, mixed": Shape(memory="short", ignore_eos=0.0, more={"enable_mixed_chunk": True}),
-    "retraction, lpm": Shape(memory="short", ignore_eos=0.0, more={"schedule_policy": "lpm"}),
-    "retraction, no radix cache": Shape(
-        memory="short", ignore_eos=0.0, more={"disable_radix_cache": True}
-    ),
-    "retraction, overlap": Shape("overlap", memory="short", ignore_eos=0.0),
-}
 SERIAL = ("serial",)  # loops of ours; the others are event_loop_overlap
 
 
@@ -384,7 +337,7 @@ class SglangEngine:
 
 
 ORIGINAL = Original(
-    "sglang", "SGLang", PARTS, DECIDING, STAND_INS, set_up, SglangEngine, distribution="sglang",
+    "sglang", "SGLang", DECIDING, STAND_INS, set_up, SglangEngine, distribution="sglang",
     has_future_map=True,
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ from typing import Any
 
 from ..bench.peers.peer import serve
 from ..bench.steps import ANY_TOKEN, PAGE, PREFILL_TOKENS, HostWorkload, settle
-from .case import EOS, Arrival, FidelityCase, Rows, ScheduledStep, Shape
+from .case import EOS, Arrival, FidelityCase, Rows, ScheduledStep
 from .original import DEVICE, ENTRY, SETTINGS, UNUSED, Off, Original, StandIn, Turns, stand_in
 
 SCHED = "vllm.v1.core.sched"
@@ -54,23 +54,6 @@ STAND_INS = (
     StandIn(f"{CORE}.model_executor", ENTRY, "the case's tokens are the result"),
 )
 LOOPS = {"serial": "vllm_step", "queue": "vllm_batch_queue", "async": "vllm_async"}
-PLAIN = {"disable_radix_cache": True}
-PARTS = {
-    **{
-        f"{loop}, {cache}, {memory}": Shape(
-            name, 0, "exact" if memory == "tight" else memory, unified=True,
-            more=None if cache == "cache" else PLAIN,
-        )
-        for loop, name in LOOPS.items()
-        for cache in ("plain", "cache")
-        for memory in ("roomy", "tight")
-    },
-    **{
-        f"{loop}, conversations": Shape(name, 0, "exact", unified=True, turns=True)
-        for loop, name in LOOPS.items()
-    },
-}  # fmt: skip
-
 MOST_NEW = PAGE + 128  # tokens: the first admitted requests decode next to the others' prompts
 MOST_LEN = 1 << 20  # tokens; longer than the longest prompt of any workload
 SETTINGS_OF_VLLM = {
@@ -277,9 +260,7 @@ class VllmEngine:
         return plan
 
 
-ORIGINAL = Original(
-    "vllm", "vLLM", PARTS, DECIDING, STAND_INS, set_up, VllmEngine, distribution="vllm"
-)
+ORIGINAL = Original("vllm", "vLLM", DECIDING, STAND_INS, set_up, VllmEngine, distribution="vllm")
 
 if __name__ == "__main__":
     serve(ORIGINAL.start)

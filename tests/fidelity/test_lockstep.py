@@ -22,7 +22,6 @@ from minisched.fidelity.case import (
     FidelityCase,
     Rows,
     ScheduledStep,
-    Shape,
     first_turn_apart,
     trimmed,
 )
@@ -37,6 +36,7 @@ from minisched.fidelity.lockstep import (
     switches_of,
 )
 from minisched.fidelity.original import DEVICE, ENTRY, LISTENER, SETTINGS, Original, Turns
+from minisched.fidelity.parts import PARTS, Shape
 from minisched.fidelity.run import EQUAL, ORIGINALS, Player, dealt, in_lockstep
 from minisched.policy.systems import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig
@@ -45,16 +45,15 @@ from tests.support import many
 GOLDEN = Path(__file__).parent / "golden"
 SOME = [
     pytest.param(name, part, id=f"{name}, {part}")
-    for name in ORIGINALS
-    for part in ORIGINALS[name].parts
+    for name, parts in PARTS.items()
+    for part in parts
 ]
 
 
 def lockstep(rules: str, cases: int, *parts: Shape, system: str = "sglang") -> Any:
     """A preset in lockstep with one that answers otherwise, as if that were the original."""
     shapes = {str(at): shape for at, shape in enumerate(parts)}
-    original = Original(system, "left", shapes, (), (), dict)
-    return in_lockstep(original, partial(our_schedule, rules=rules), "0", cases, 1)
+    return in_lockstep(system, shapes, partial(our_schedule, rules=rules), "0", cases, 1)
 
 
 # -- cases -----------------------------------------------------------------------------------------
@@ -63,7 +62,7 @@ def lockstep(rules: str, cases: int, *parts: Shape, system: str = "sglang") -> A
 @pytest.mark.parametrize(("name", "part"), SOME)
 def test_everybody_in_a_case_gets_the_tokens_that_it_says(name: str, part: str) -> None:
     for seed in range(many(1, 5)):
-        case = ORIGINALS[name].parts[part].draw(f"{seed}")
+        case = PARTS[name][part].draw(f"{seed}")
         assert FidelityCase.from_json(json.loads(json.dumps(case.as_json()))) == case
         served = serve(case, name, lambda step: None)
         said = {req.rid: tuple(req.output_ids) for req in served}
@@ -77,7 +76,7 @@ def test_cases_are_dealt_over_the_parts() -> None:
 
 
 def test_what_is_simpler_is_smaller_and_everybody_still_fits() -> None:
-    case = Shape(memory="tight", page=4).draw("a")
+    case = Shape(memory="tight", pages=(4,)).draw("a")
     found = list(simpler(case))
     assert found and case not in found
     for small in found:
@@ -243,20 +242,25 @@ def test_the_command_counts_by_part_and_tells_what_no_rule_explains(
 
 SOURCES = os.environ.get("MINISCHED_SOURCES", "")  # where mini-sglang and nano-vllm are checked out
 HERE = [name for name, item in ORIGINALS.items() if SOURCES or item.distribution]
+TOKENS, ZERO = ("prompt", "outputs"), ord("0")
 KEPT = {path.stem: json.loads(path.read_text("utf-8")) for path in GOLDEN.glob("*.json")}
-ONCE_DIFFERENT = {  # seeds of cases in which ours was not equal
-    "nano-vllm": (  # a preempted request's pages evict a page that the next prompt would share
-        "prefixes, tight, page 4 777001 14",
-        "prefixes, tight, page 16 888 29",
-        "prefixes, tight, page 16 888 119",
-    ),
-}
 
 
-def case_of(name: str, seed: str) -> FidelityCase:
-    """The case of a seed, which begins with its part."""
-    part = max((part for part in ORIGINALS[name].parts if seed.startswith(f"{part} ")), key=len)
-    return ORIGINALS[name].parts[part].draw(seed)
+def text_of(case: FidelityCase) -> dict[str, Any]:
+    """A case as one object, with a letter for each token."""
+    data = case.as_json()
+    for each in data["arrivals"]:
+        each |= {name: "".join(chr(ZERO + it) for it in each[name]) for name in TOKENS}
+    return data
+
+
+def case_of(data: dict[str, Any]) -> FidelityCase:
+    """The case of ``text_of``."""
+    arrivals = [
+        {**each, **{name: [ord(letter) - ZERO for letter in each[name]] for name in TOKENS}}
+        for each in data["arrivals"]
+    ]
+    return FidelityCase.from_json({**data, "arrivals": arrivals})
 
 
 @pytest.fixture(scope="session")
@@ -282,10 +286,14 @@ def test_an_original_decides_by_its_own_files_as_it_did_when_its_schedules_were_
             assert all(found["is_published"] for found in told["files"].values())
         named = {each.name.rpartition(".")[2] for each in item.stand_ins}
         assert set(told["overridden"]) <= named
-        seeds = [*(f"{part} kept" for part in item.parts), *ONCE_DIFFERENT.get(name, ())]
-        kept = {seed: list(map(say, player.play(case_of(name, seed)))) for seed in seeds}
-    told = {"version": told["version"], "schedules": kept}
-    golden(f"{name}.json", json.dumps(told, indent=0, ensure_ascii=False) + "\n")
+        cases = {part: text_of(shape.draw(f"{part} kept")) for part, shape in PARTS[name].items()}
+        cases |= {key: each["case"] for key, each in KEPT.get(name, {}).get("kept", {}).items()}
+        kept = [
+            json.dumps({key: {"case": case, "schedule": [*map(say, player.play(case_of(case)))]}})
+            for key, case in cases.items()
+        ]
+    lines = ",\n".join(line[1:-1] for line in kept)
+    golden(f"{name}.json", f'{{"version": "{told["version"]}", "kept": {{\n{lines}\n}}}}\n')
 
 
 @pytest.mark.parametrize(("name", "cases"), [("sglang", 100), ("vllm", 60)])
@@ -299,11 +307,11 @@ def test_ours_agrees_up_to_the_rules_that_differ_on_purpose(
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [(name, seed) for name in KEPT for seed in KEPT[name]["schedules"]]
+    ("name", "key"), [(name, key) for name in KEPT for key in KEPT[name]["kept"]]
 )
-def test_ours_does_what_an_original_did_in_a_case_that_was_kept(name: str, seed: str) -> None:
-    case = case_of(name, seed)
-    theirs = KEPT[name]["schedules"][seed]
+def test_ours_does_what_an_original_did_in_a_case_that_was_kept(name: str, key: str) -> None:
+    kept = KEPT[name]["kept"][key]
+    case, theirs = case_of(kept["case"]), kept["schedule"]
     purpose = (f"{name},{switch}" for switch in switches_of(name))
     answers = (list(map(say, our_schedule(case, it))) for it in (name, *purpose, switched(name)))
     assert any(ours == theirs for ours in answers), f"minisched fidelity {name}"
