@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import ceil
 
-from ..core import Lease, Output, Request, ScheduleBatch
+from ..core import FinishReason, Lease, Output, Request, ScheduleBatch
 from ..engine.engine import Engine
-from ..engine.metrics import RequestMetrics
+from ..engine.frontend import Message, arrival_of
+from ..engine.metrics import Metrics, RequestMetrics
 from ..loops.pd import RoomMessage, SideEngine
 
+FULL = FinishReason.STOP, FinishReason.LENGTH  # of requests with all of their tokens
 Heard = Mapping[Request, Sequence[Output]]
 """The outputs of each request, in order."""
 
@@ -29,13 +32,24 @@ class Figures:
         self.leases = set[Lease]()  # with a step
         self.admitted = self.cached = 0  # tokens of all admissions
         self.retractions = Counter[Request]()
+        self.arrivals: dict[Request, int] = {}  # times, when a message brought it first
+        self.scheduled: dict[Request, int] = {}  # time of the first step with its prompt
         self.too_early: list[str] = []  # messages of ``pd`` that arrive before they are sent
         if isinstance(engine, SideEngine):
             self.watch_mailbox(engine)
         frontend, scheduler = engine.frontend, engine.scheduler
-        on_output, on_commit, retract = (
-            frontend.on_output, scheduler.on_commit, scheduler.retraction.retract,
+        take, on_output, on_commit, retract = (
+            frontend.take, frontend.on_output, scheduler.on_commit, scheduler.retraction.retract,
         )  # fmt: skip
+
+        def taken(now: int) -> list[Message]:
+            """Record when each request was sent."""
+            messages = take(now)
+            for message in messages:
+                if isinstance(message, Request):
+                    arrival = max(arrival_of(message), engine.metrics.started)
+                    self.arrivals.setdefault(message, min(arrival, engine.device.now()))
+            return messages
 
         def heard(output: Output) -> None:
             """Record the time of an output, and deliver it."""
@@ -47,6 +61,7 @@ class Figures:
         def committed(batch: ScheduleBatch) -> None:
             """Count the prompts with their first step under a lease."""
             for at in range(batch.num_extend_reqs):
+                self.scheduled.setdefault(batch.reqs[at], engine.device.now())
                 if batch.leases[at] not in self.leases:
                     self.admitted += batch.reqs[at].known_len
                     self.cached += batch.starts[at]
@@ -61,6 +76,7 @@ class Figures:
 
         if on_output is not None:
             frontend.on_output = heard
+        frontend.take = taken  # type: ignore[method-assign]
         scheduler.on_commit = committed
         scheduler.retraction.retract = retracted  # type: ignore[method-assign]
 
@@ -104,17 +120,49 @@ class Figures:
         for req, outputs in heard.items():
             at = [self.times[id(it)] for it in outputs if it.token is not None]
             if at:
-                end = self.times[id(outputs[-1])]
+                end, reason = self.times[id(outputs[-1])], outputs[-1].finish_reason
                 gaps = [after - before for before, after in pairwise(at)]
-                had[req.name].append((at[0], at[-1], gaps, end, self.retractions[req]))
+                arrival, scheduled = self.arrivals.get(req), self.scheduled.get(req)
+                had[req.name].append((
+                    arrival, scheduled, at[0], at[-1], gaps, end, reason, self.retractions[req],
+                ))  # fmt: skip
         for rid in had:
             if sorted(map(str, usages[rid])) != sorted(map(str, had[rid])):
-                words = "first token, last token, gaps, end, retractions"
+                words = "arrival, first step, first token, last token, gaps, end, its reason, "
+                words += "retractions"
                 yield f"{rid} is counted with {usages[rid]} ({words}), but had {had[rid]}"
+        for name, total in totals(metrics).items():
+            if (counted := getattr(metrics, name)) != total:
+                yield f"the metrics have {name} {counted}, but their requests have {total}"
+
+
+def totals(metrics: Metrics) -> dict[str, object]:
+    """Return the figures of all requests that have ended, from those of each."""
+    ended, tokens = metrics.ended, [it for it in metrics.ended if it.first_token is not None]
+    first = min(it.arrival for it in ended)
+    duration = metrics.last_output - first
+    return {
+        "first_arrival": first,
+        "num_finished": sum(it.finish_reason in FULL for it in ended),
+        "num_retractions": sum(it.retractions for it in ended),
+        "ttft": ranked([(it.first_token or 0) - it.arrival for it in tokens]),
+        "itl": ranked([gap for it in ended for gap in it.itls]),
+        "queue": ranked([it.scheduled - it.arrival for it in ended if it.scheduled is not None]),
+        "throughput": metrics.output_tokens * 1e9 / duration if duration > 0 else 0.0,
+    }
+
+
+def ranked(values: list[int]) -> tuple[int, ...] | None:
+    """Return the values that 50, 90 and 99 of 100 values do not exceed; None without any."""
+    values = sorted(values)
+    return (
+        tuple(values[ceil(len(values) * it / 100) - 1] for it in (50, 90, 99)) if values else None
+    )
 
 
 def measured(usage: RequestMetrics) -> tuple[object, ...]:
     """Return the figures of one request that its client could have measured."""
     return (
-        usage.first_token, usage.last_token, list(usage.itls), usage.end, usage.retractions,
+        usage.arrival, usage.scheduled, usage.first_token, usage.last_token, list(usage.itls),
+        usage.end, usage.finish_reason, usage.retractions,
     )  # fmt: skip
