@@ -19,10 +19,10 @@ from ..core import Output, Request
 from ..core.text import printable
 from ..devices.registry import open_device
 from ..engine.metrics import Metrics
-from ..features.detokenizer import StreamDecoder
 from ..features.logprobs import logprobs_of
 from ..loops.run import Run, RunStopped, run_loop, traced_stop
 from ..models.base import Model
+from ..models.tokenizer import StreamDecoder
 from .exit import BAD_INPUT, INTERRUPTED, complain
 from .layout import JSON, print_json, say, say_table
 from .options import (

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ..core import FinishReason, Request
 from ..core.feature import Feature
 from ..core.part import RequestPart
-from ..models.tokenizer import TextCodec
-from .detokenizer import REPLACEMENT, StreamDecoder
+from ..models.tokenizer import REPLACEMENT, StreamDecoder, TextCodec
 
 
 class StopStrings(RequestPart):

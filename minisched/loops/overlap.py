@@ -30,8 +30,7 @@ from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import Step
 from .design import OTHERS, design
-from .grammar_barrier import advance_pending_grammar
-from .late_drafts import look_drafts_up
+from .overlap_drafts import advance_pending_grammar, look_drafts_up
 
 # SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
 # leave tokens, drafts and lengths on the device for the next step.

@@ -15,7 +15,7 @@ sampler has one cell for each request's slot, as in the relay ``pool``. The diff
 - *Guided decoding* needs no case of its own: when N is sampled, its masks know each token before
   it. The host builds them while the device runs N's forward pass.
 - *Drafts* and grammars combine for the same reason, without the barrier of
-  ``grammar_barrier.py``.
+  ``overlap_drafts.py``.
 - *Settled late.* Clients receive the tokens of N-1, and its memory is released, after N is sampled
   (``_process_previous_batch``). ``overlap`` does both in this place, too.
 - *Retiring.* A request with its last step launched is ``GENERATION_TO_COMPLETE``. It is in no

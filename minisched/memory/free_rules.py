@@ -8,6 +8,7 @@ the last step that refers to the lease with the steps that have returned.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..core import Lease
@@ -49,3 +50,28 @@ def at_once(lease: Lease, pool: StepCounts) -> bool:
     (museum: ``request_table_rewritten``). The race law checks the order (``checks/races.py``).
     """
     return True
+
+
+@dataclass
+class RetiredPages:
+    """Pages that an open lease gave up, each with the lease and the last step that may read it.
+
+    Another request had cached the same prefix, so the row of the lease lists the cache's pages
+    instead (``prefix_cache.py``). The old pages are free only when those steps have returned.
+    """
+
+    entries: list[tuple[Lease, int, list[int]]] = field(default_factory=list)
+
+    def add(self, lease: Lease, pages: list[int]) -> None:
+        """Keep pages until the launched steps of their lease have returned."""
+        self.entries.append((lease, lease.last_step, pages))
+
+    def take(self, returned_step: int, is_held: Callable[[Lease], bool]) -> list[list[int]]:
+        """Remove and return the pages that no launched step and no transfer can read."""
+        entries, self.entries, free = self.entries, [], []
+        for lease, last_step, pages in entries:
+            if is_held(lease) or last_step > returned_step:
+                self.entries.append((lease, last_step, pages))
+            else:
+                free.append(pages)
+        return free

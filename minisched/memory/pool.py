@@ -18,10 +18,9 @@ from ..core import Lease, Request
 from ..record import Value
 from ..trace import NullRecorder, Recorder
 from .block_pool import BlockPool
-from .free_rules import FreeRule, at_once, steps_returned
+from .free_rules import FreeRule, RetiredPages, at_once, steps_returned
 from .radix_cache import Match, RadixCache
 from .req_to_token import OwnershipError, ReqToTokenPool
-from .retired import RetiredPages
 
 PageCache = RadixCache | BlockPool
 """Finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM)."""

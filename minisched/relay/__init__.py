@@ -8,8 +8,7 @@ from __future__ import annotations
 from ..devices.base import Device
 from .base import HostTrip, Relay, RelayShape
 from .future_map import FutureMapRing
-from .future_map_drafts import FutureMapDrafts
-from .future_map_pool import FutureMapPool
+from .future_map_pool import FutureMapDrafts, FutureMapPool
 from .lazy_chain import LazyChain
 from .placeholder_fill import FillDevice, FillHost
 from .prev_sampled import PrevSampled

@@ -25,7 +25,7 @@ from typing import Any
 from ..core import LogitAdjustment, Result, Row
 from ..devices.base import Array, Arrays, Op
 from ..models.base import ForwardBatch
-from ..relay.future_map_drafts import FutureMapDrafts
+from ..relay.future_map_pool import FutureMapDrafts
 from ..scheduler.verify import VerifyBatch, VerifyResult
 from ..speculative.draft_model import Drafter
 from ..speculative.lookup import Reach

@@ -15,7 +15,6 @@ from safetensors import safe_open
 
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
-from minisched.features.detokenizer import StreamDecoder
 from minisched.features.stop_strings import StopStrings
 from minisched.loops.run import run_loop
 from minisched.models.checkpoint import WeightsError, read_config
@@ -23,6 +22,7 @@ from minisched.models.pretrained import end_ids, load_pretrained
 from minisched.models.registry import find_model, open_model
 from minisched.models.tokenizer import (
     ByteTokenizer,
+    StreamDecoder,
     TextCodec,
     Tokenizer,
 )

@@ -12,8 +12,7 @@ from minisched.export.scene import CellGrid
 from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import to_text
 from minisched.sweep import break_even as module
-from minisched.sweep.break_even import BreakEven, measure_break_even
-from minisched.sweep.heat_map import TIE, break_even, kind_of
+from minisched.sweep.break_even import TIE, BreakEven, break_even, kind_of, measure_break_even
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from ...checks.history import many
 from ...checks.overlap import measure, step_intervals
 from ...devices.cost import MILLISECOND
 from ...loops.run import Run
-from ...sweep.heat_map import TIE
+from ...sweep.break_even import TIE
 from ..exercise import Attempt, Exercise, Loop, Pure, Workloads
 from ..runs import makespan_ms, simulate, timing
 
