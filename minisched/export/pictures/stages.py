@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...loops.run import Run
@@ -55,7 +55,7 @@ def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
         steps = works(run.trace)
         note = (f"{len(steps)} steps, {ms(run.trace.end)} ms; longest pause while a prompt is "
                 f"computed: {pause(run)}")  # fmt: skip
-        rows = [row_of(run.trace, rid, steps) for rid in requests_in(steps)]
+        rows = alike([row_of(run.trace, rid, steps) for rid in requests_in(steps)])
         lanes = Lanes([*rows, *devices_of(run.trace)], end, flags=pause_flags(run))
         parts.append(Part(name, note, [lanes]))
     about = next(iter(runs.values())).trace.what_ran
@@ -65,6 +65,19 @@ def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
         "flag": "the client receives a token: the longest pause is between two of them",
     }
     return Scene(title, about, parts, legend)
+
+
+def alike(rows: Sequence[LaneRow]) -> list[LaneRow]:
+    """Return rows; neighbours with the same boxes are one row with all of their names."""
+    found = list[LaneRow]()
+    for row in rows:
+        shown, before = ([(it.kind, it.start, it.end, it.label) for it in one.spans]
+                         for one in (row, found[-1] if found else row))  # fmt: skip
+        if found and shown == before:
+            found[-1] = replace(found[-1], name=f"{found[-1].name}, {row.name}", note="requests")
+        else:
+            found.append(row)
+    return found
 
 
 def pause_flags(run: Run) -> list[LaneItem]:
