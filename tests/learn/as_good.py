@@ -41,7 +41,7 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
         "a generator goes on after its `yield`": ("yield",),
         "a step is pending if there is a batch": ("elif not pending:",),
     },
-    "step_time": {},
+    "step_time": {"a step is in flight": ("if in_flight + 0 == 0: return ...",)},
     "losing_costs": {
         "overlap loses with these as well": (
             'return {"host_ms": 2, "device_ms": 20, "copy_ms": 1, "new_tokens": 3}',

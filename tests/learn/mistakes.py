@@ -5,11 +5,6 @@ from __future__ import annotations
 Mistake = tuple[str, str, str]
 """Words of the solution, others instead ('': of all of it), and words of the verdict."""
 
-SAFE = tuple(  # other costs with which it loses as well
-    f"return {{'host_ms': {h}, 'device_ms': {d}, 'copy_ms': {c}, 'new_tokens': {n}}}"
-    for h, d, c, n in ((2, 20, 1, 3), (1, 21, 1, 3), (1, 20, 2, 3), (1, 20, 1, 4))
-)
-
 MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "Device": (
         ("max(self.now, self.free_at)", "self.now", "should be at 15"),
@@ -542,10 +537,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
 }  # fmt: skip
 
 SURVIVORS: dict[str, tuple[str, ...]] = {
-    "losing_costs": SAFE,
-    "limit": ("return max_running_requests * (4 + ceil(context_len / chunk))",),
-    "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
-    "kept": ("return (max_new_tokens - num_outputs) / 4",),
     "chunk_size": ("return 49 + 8 * waiting", "return 48 + 9 * waiting"),
     "happens_before": (  # another lane of which something is known has at least one act
         "clock[other] = max(clock.get(other, 1), count)",

@@ -179,7 +179,7 @@ def as_it_ran(run: Generated, *args: Any) -> str:
 # -- Exercise 1: a script of launches, work and waits on a learner's device ------------------------
 
 Script = tuple[tuple[str, float], ...]
-TIMES = (0, 0.5, 1, 2.5, 5, 7, 10, 12)  # ms
+TIMES = (0, 0.5, 1, 2, 2.5, 5, 7, 10, 12)  # ms
 WORDS = {"work": "work {} ms", "launch": "launch {} ms", "wait": "wait for job {}",
          "equal": "launch {} ms that give 0"}  # fmt: skip
 SCRIPTS: tuple[Script, ...] = (
@@ -189,6 +189,7 @@ SCRIPTS: tuple[Script, ...] = (
     (("launch", 10), ("work", 16), ("wait", 0), ("wait", 0)),
     (("launch", 10), ("launch", 5), ("wait", 0), ("wait", 1)),
     (("equal", 10), ("equal", 5), ("wait", 0), ("wait", 1)),
+    (("equal", 0), ("wait", 0)),
     (("launch", 10), ("launch", 5), ("wait", 1), ("wait", 0)),
 )
 

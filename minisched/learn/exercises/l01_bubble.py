@@ -64,7 +64,7 @@ LOOP_OF = {1: "serial", 2: "overlap", 3: "vllm_async:pool:depth=3"}  # by steps 
 STEP_CASES = [
     (host, device, copy, in_flight)
     for in_flight, copy, host, device in product(LOOP_OF, COPIES, COSTS, COSTS)
-] + [(0, 9, 2, 2), (9, 0, 2, 2), (0, 9, 2, 1), (9, 0, 2, 1)]
+] + [(0, 9, 2, 2), (9, 0, 2, 2), (0, 9, 2, 1), (2, 2, 5, 2)]
 
 
 @cache
