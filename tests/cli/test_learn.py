@@ -56,7 +56,7 @@ def test_a_loop_in_a_file_is_held_against_the_laws(cli: Any, tmp_path: Path) -> 
     mine.write_text("\n".join([*lines, whole]), encoding="utf-8")
     code, out, _ = cli(f"check --loop {mine}:my_loop --workloads 1 --seed 9")
     assert code == 0 and "? No law broke in 1 case, but nothing happened that " in out
-    code, out, _ = cli(f"check --loop {mine} --workloads 12 --json")
+    code, out, _ = cli(f"check --loop {mine} --workloads 4 --json")
     assert code == 0, json.loads(out)["failures"]
     code, _, err = cli(f"check --loop {mine}:other")
     assert (code, err) == (2, f"minisched: {mine} has no loop 'other'; it has my_loop, loop.\n")

@@ -99,9 +99,3 @@ def test_the_wheel_has_every_lesson_with_its_exercises(door: Door) -> None:
     assert [one["name"] for one in lessons] == there and all(one["exercises"] for one in lessons)
     answer = door("minisched learn --template --folder template")
     assert f"{len(there)} lessons, and the grader" in answer.out
-
-
-def test_the_lines_of_the_readme_run_as_a_script(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "three.py").write_text(LINES, "utf-8")
-    answer = door("python three.py")
-    assert answer.code == 0 and "Identical: overlap gave every request the same" in answer.out
