@@ -122,6 +122,10 @@ def step_of(batch: ScheduleBatch, is_unified: bool) -> ScheduledStep:
 # -- Differences, and the rule that explains them --------------------------------------------------
 
 UNEXPLAINED = "unexplained"
+NO_PAGE = "the original finds no page"
+"""Mini-sglang counts tokens, not pages, so with large pages it may admit one request too many. It
+then ends with an ``AssertionError``; here the request waits or is retracted."""
+ENDS_WITHOUT_PAGE = "AssertionError: Cannot evict"
 TURNS_BEFORE = 2  # turns shown before the one in which schedules differ
 
 
@@ -152,8 +156,8 @@ def compare(case: FidelityCase, system: str, theirs: Schedule) -> ScheduleDiffer
 
     It returns None if both are equal. If they differ, it plays the case again, with rules that
     differ on purpose set to the original's answers. The smallest set of such rules with which both
-    agree is the explanation. If not even all of them suffice, the difference is unexplained, and
-    the result shows where the schedules differ then.
+    agree is the explanation. If not even all of them suffice, the result shows where the schedules
+    differ then. That is unexplained, unless the original ends there without a page (``NO_PAGE``).
     """
     found = part_ways(case, theirs, our_schedule(case, system))
     if found is None:
@@ -163,7 +167,10 @@ def compare(case: FidelityCase, system: str, theirs: Schedule) -> ScheduleDiffer
         for some in combinations(switches, count):
             if our_schedule(case, ",".join((system, *some))) == theirs:
                 return replace(found, rule=" + ".join(some))
-    return part_ways(case, theirs, our_schedule(case, switched(system)))
+    left = part_ways(case, theirs, our_schedule(case, switched(system)))
+    if left and step_at(theirs, left.turn).mode.startswith(ENDS_WITHOUT_PAGE):
+        return replace(left, rule=NO_PAGE)
+    return left
 
 
 def switches_of(system: str) -> list[str]:

@@ -26,7 +26,9 @@ from minisched.fidelity.case import (
     trimmed,
 )
 from minisched.fidelity.lockstep import (
+    NO_PAGE,
     UNEXPLAINED,
+    compare,
     in_words,
     our_schedule,
     say,
@@ -111,6 +113,16 @@ def test_a_rule_that_differs_on_purpose_is_blamed_by_its_name() -> None:
     report = lockstep(f"mini-sglang,{answer}", 30, shape, system="mini-sglang")
     assert answer in report.all_parts and not report.unexplained and report.smallest is None
     assert {found.rule for _, found in report.differences} == {answer}
+
+
+def test_an_original_that_ends_without_a_page_is_a_reason_of_its_own() -> None:
+    """With pages of 16, mini-sglang admits both of these requests into its one page."""
+    config = SchedulerConfig(kv_tokens=16, page_size=16, max_running_requests=2)
+    arrivals = Arrival("a", 0, (2,), (4,), 1), Arrival("b", 0, (45,), (49,), 1)
+    case = FidelityCase("mini_overlap", config, arrivals)
+    for mode, rule in (("Cannot evict 16, only 0 is evictable", NO_PAGE), ("0", UNEXPLAINED)):
+        found = compare(case, "mini-sglang", [ScheduledStep(f"AssertionError: {mode}")])
+        assert found and found.rule == rule and found.ours[0].rids == {"a"}
 
 
 def test_every_rule_that_differs_on_purpose_has_another_answer_and_a_reason() -> None:
