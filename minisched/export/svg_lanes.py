@@ -33,6 +33,7 @@ class _Strip:
     said: float = 0.0  # the right end of the words below it
     numbers: list[float] = field(default_factory=list)  # the places of its frames' numbers
     deeds: int = 0  # phrases below it that are drawn
+    names: list[tuple[float, float]] = field(default_factory=list)  # words between its boxes
 
 
 class LanesDrawing:
@@ -221,10 +222,12 @@ class LanesDrawing:
             for left in (until, x - room):
                 sides = left, strip.y + 2, left + room, strip.y + self.box - 2
                 is_free = self.x.left <= left and left + room <= self.sheet.edge
-                is_free &= not any(start < left + room and left < end for start, end in boxes)
+                taken = [*boxes, *strip.names]
+                is_free &= not any(start < left + room and left < end for start, end in taken)
                 if is_free and not any(crosses(one, sides) for one in self.segments):
                     y = strip.y + self.box / 2 + 4
                     self.page.words(left + room / 2, y, words, "small", "middle")
+                    strip.names.append((left, left + room))
                     self.page.said.add(words)
                     return
 
@@ -238,7 +241,8 @@ class LanesDrawing:
             self.x.at(s.start) for s in strip.row.spans if s.kind in SIGNS and s.kind != "flag"
         ]
         brief = "" if item.is_quiet and item.kind in PHASES else item.brief
-        for words in filter(None, dict.fromkeys((item.label, brief))):
+        step = str(item.data.get("step", "")) if item.kind.startswith("step ") else ""
+        for words in filter(None, dict.fromkeys((item.label, brief, step))):
             is_bold = item.kind in ("bubble", "waited")
             room = (TIGHT_BOLD if is_bold else TIGHT) * width_of(words, self.sheet.small, is_bold)
             room += 2

@@ -38,6 +38,21 @@ def test_all_words_are_high_enough_and_inside_the_page(
         assert x >= 0 and x + room <= sheet.width, words
 
 
+@pytest.mark.parametrize("form", ["slide", "phone", "zh"])
+@pytest.mark.parametrize("name", SMALL)
+def test_no_words_stand_on_other_words(name: str, form: str) -> None:
+    root, found = root_of(f"traces/{name}_{form}.svg"), list[tuple[str, float, float, float]]()
+    size = float(root.attrib["font-size"])
+    for text in root.iter(f"{SVG}text"):
+        words, high = "".join(text.itertext()), float(text.get("font-size", size))
+        room, x, y = 0.75 * width_of(words, high), float(text.attrib["x"]), float(text.attrib["y"])
+        x -= {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0) * room
+        for other, left, right, line in found:
+            is_apart = abs(y - line) > 0.7 * high or x + room < left or right < x
+            assert is_apart, f"{words} stands on {other}"
+        found.append((words, x, x + room, y))
+
+
 def test_a_phone_of_390_pixels_has_room_for_the_margins_of_a_page() -> None:
     assert PHONE.width == 390 - 2 * 16
 
