@@ -118,9 +118,10 @@ learn.show(LeasePool.open, "lease = self", look_at=("inc_lock_ref",))
 # %% [markdown]
 # ## Exercise 1: match · 3 lines
 #
-# A prompt has come to an edge of the tree. `edge` are the tokens on it, `tokens` what is left of the
-# prompt. How many **whole pages** of `page_size` tokens may be shared? As it stands, the first
-# request's pages are given to every request. Run it, and see which answer is wrong then.
+# A prompt has come to an edge of the tree. `edge` are the tokens on it, always whole pages of
+# `page_size` tokens; `tokens` are those that are left of the prompt. How many **whole pages** may be
+# shared? As it stands, the first request's pages are given to every request. Run it, and see which
+# answer is wrong then.
 
 
 # %% tags=["exercise"]
