@@ -166,7 +166,7 @@ learn.timing(
 #
 # A checkout of nano-vllm needs the same three changes. [A patch](site/docs/overlap_in_nano_vllm.md) makes them.
 # It was run on a CPU with a stand-in for the model, and not on a GPU: 480 requests get the same tokens as
-# without it, and three of four steps are launched ahead.
+# without it, and seven of ten steps are launched ahead.
 #
 # | here | in nano-vllm |
 # |---|---|

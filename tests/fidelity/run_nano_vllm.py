@@ -1,9 +1,9 @@
 """Runs nano-vllm's own engine, scheduler and model runner from a checkout, on a CPU.
 
-``run_nano_vllm.py SOURCE SEEDS`` prints, for each seed, the tokens of each request, and how many
-steps ran, how many of them were launched while another one was in flight, and how many requests
-were preempted. The model is a stand-in: its KV cache has
-one integer for each slot, and the next token depends on each slot that its block table names.
+``run_nano_vllm.py SOURCE`` reads workloads from stdin, as JSON. For each workload it prints the
+tokens of each request, and how many steps ran, how many of them were launched while another one was
+in flight, and how many requests were preempted. The model is a stand-in: its KV cache has one
+integer for each slot, and the next token depends on each slot that its block table names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from importlib import import_module
 from itertools import pairwise
-from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -129,15 +128,14 @@ def count_steps(runner: Any, scheduler: Any) -> Counter[str]:
     return counts
 
 
-def run(seed: int) -> dict[str, Any]:
-    """Run one drawn workload to its end."""
-    random = Random(seed)
+def run(rows: int, budget: int, blocks: int, requests: list[Any]) -> dict[str, Any]:
+    """Run one workload to its end."""
     module = import_module("nanovllm.engine.llm_engine")
     runners = import_module("nanovllm.engine.model_runner")
     params = import_module("nanovllm.sampling_params").SamplingParams
-    module.Sequence.block_size, blocks = PAGE, random.randint(10, 24)
+    module.Sequence.block_size = PAGE
     config = SimpleNamespace(
-        max_num_seqs=random.randint(2, 6), max_num_batched_tokens=random.choice((8, 16, 64)),
+        max_num_seqs=rows, max_num_batched_tokens=budget,
         eos=EOS, kvcache_block_size=PAGE, num_kvcache_blocks=blocks,
     )  # fmt: skip
     engine, runner = object.__new__(module.LLMEngine), object.__new__(runners.ModelRunner)
@@ -145,13 +143,10 @@ def run(seed: int) -> dict[str, Any]:
     runner.model = Model(import_module("nanovllm.utils.context").get_context, blocks)
     runner.sampler, runner.sampled = (lambda logits, temperatures: logits % VOCAB), None
     engine.scheduler, engine.model_runner, engine.last = module.Scheduler(config), runner, None
-    begin = [random.randrange(1, VOCAB) for _ in range(6)]
-    coming = list[Any]()
-    for _ in range(8):
-        own = [random.randrange(1, VOCAB) for _ in range(random.randint(1, 9))]
-        most, goes_on = random.randint(1, 14), random.random() < 0.5
-        asked = params(temperature=1.0, max_tokens=most, ignore_eos=goes_on)
-        coming.append((begin[: random.randint(0, 6)] + own, asked))
+    coming = [
+        (prompt, params(temperature=1.0, max_tokens=most, ignore_eos=goes_on))
+        for prompt, most, goes_on in requests
+    ]
     counts = count_steps(runner, engine.scheduler)
     first, outputs, turn = None, dict[int, list[int]](), 0
     while coming or not engine.is_finished():
@@ -172,4 +167,4 @@ def run(seed: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     prepare(sys.argv[1])
-    print(json.dumps([run(seed) for seed in range(int(sys.argv[2]))]))
+    print(json.dumps([run(*workload) for workload in json.load(sys.stdin)]))

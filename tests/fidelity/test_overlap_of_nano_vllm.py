@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
+from minisched.checks.draw import DRAFTERS, Scale, draw
 from tests.fidelity.test_recipes import ROOT, SOURCES, patched
 
 LESSON = (ROOT / "lessons/14_into_an_engine.py").read_text("utf-8")
 PAGE = (ROOT / "lessons/site/docs/overlap_in_nano_vllm.md").read_text("utf-8")
-SEEDS = 60
+SCALE = Scale(
+    themes=("any",), wishes=("none",), num_requests=(8,), prompt_lens=range(1, 10), page_sizes=(4,),
+    answer_lens=range(1, 15), chunks=(2, 4, 16), max_running_requests=range(2, 7),
+    spare_pages=range(3, 18), refused_share=0,
+)  # fmt: skip
+WORKLOADS = [draw(len(DRAFTERS) * n, odd=False, scale=SCALE).workload for n in range(60)]
 
 
 def patch() -> str:
@@ -27,10 +33,17 @@ def patch() -> str:
 def outcomes(source: Path) -> list[dict[str, Any]]:
     """Run the workloads on a checkout, in a process of its own."""
     script = Path(__file__).with_name("run_nano_vllm.py")
-    command = [sys.executable, str(script), str(source), str(SEEDS)]
+    told = [
+        (config.max_running_requests, config.chunked_prefill_size, config.num_pages, [
+            (list(req.prompt), req.params.max_new_tokens, req.params.ignore_eos)
+            for req in workload.requests
+        ])
+        for workload in WORKLOADS for config in [workload.config]
+    ]  # fmt: skip
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=True, encoding="utf-8"
-    )
+        [sys.executable, str(script), str(source)], input=json.dumps(told),
+        capture_output=True, text=True, timeout=300, check=True, encoding="utf-8",
+    )  # fmt: skip
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
@@ -43,5 +56,6 @@ def test_nano_vllm_gives_the_same_tokens_with_the_patch(name: str, tmp_path: Pat
     assert sum(len(it["tokens"]) for it in serial) == 480
     total = {key: sum(it[key] for it in overlapped) for key in ("steps", "ahead", "preempted")}
     assert total["preempted"] > 0 and not any(it["ahead"] for it in serial)
+    assert f"{sum(it['steps'] for it in serial):,} steps run, all of them serial" in PAGE
     assert f"{total['steps']:,} steps run, and {total['ahead']:,} of them" in PAGE
-    assert "480 requests" in LESSON and "three of four steps" in LESSON
+    assert "480 requests" in LESSON and "seven of ten steps" in LESSON
