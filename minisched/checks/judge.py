@@ -43,6 +43,7 @@ from .laws import (
 from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, Alone, find_unlike
 from .positions import Cached, Positions, enters_planned, find_unwritten
+from .prefix_audit import PrefixAudit
 from .progress import Watched
 from .races import find_endless, find_races
 from .recorded import find_bad_steps, find_out_of_time, find_unwritten_reads
@@ -123,6 +124,7 @@ class Witnesses:
         self.positions = list[Positions]()  # of each scheduler
         self.cached = list[Cached]()  # of each scheduler
         self.waste = list[Waste]()  # of each scheduler
+        self.audits = list[PrefixAudit]()  # of each scheduler's prefix cache
         self.turns = list[LoopTurns]()  # of each engine
         self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
@@ -147,6 +149,8 @@ class Witnesses:
             self.clients.look(engine)
             for turns in self.turns:
                 turns.end(engine)
+            for audit in self.audits:
+                audit.look()
 
         try:
             self.engines = run(case, workload, device, self.model, watch, look)
@@ -161,6 +165,7 @@ class Witnesses:
         side = getattr(engine.device.recorder, "side", "")
         self.positions.append(positions)
         self.waste.append(waste)
+        self.audits.append(PrefixAudit(engine))
         self.cached.append(Cached(engine))
         self.shares_planned |= enters_planned(config.in_force)
 
@@ -228,6 +233,8 @@ class Witnesses:
         for cached in self.cached:
             yield "positions", cached.missing
         yield "positions", find_unwritten(trace, self.shares_planned, self.touched.failed_ops)
+        for audit in self.audits:
+            yield "leak", audit.found
         yield "race", find_races(trace)
         yield "deadlock", find_endless(trace) if is_over else ()
         yield "budget", self.over_budget

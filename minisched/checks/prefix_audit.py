@@ -1,0 +1,142 @@
+"""The law *leak* for the prefix cache: its locks, sizes and parts agree, and it evicts in order.
+
+A cache counts much twice, so that a step costs little: the sizes, the locks of each node, and the
+leaves that can be evicted. After each turn all of it is counted anew, from the nodes and from the
+leases that are not released. Each eviction is compared with a search of the whole tree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from ..core import Lease
+from ..engine.engine import Engine
+from ..memory import BlockPool, Match, RadixCache
+from ..memory.radix_cache import TreeNode
+from .history import many
+
+KEYS: dict[str, Callable[[TreeNode], tuple[int, ...]]] = {
+    "lru": lambda node: (node.last_access_time,),
+    "lfu": lambda node: (node.hit_count, node.last_access_time),
+    "fifo": lambda node: (node.creation_time,),
+}
+"""The order of eviction by policy, written a second time: the least goes first."""
+
+
+def nodes_of(tree: RadixCache) -> list[TreeNode]:
+    """Return all nodes of a tree except the root, parents first."""
+    found, todo = list[TreeNode](), [tree.root_node]
+    while todo:
+        todo += (children := [*todo.pop().children.values()])
+        found += children
+    return found
+
+
+def path_up(node: TreeNode) -> Iterator[TreeNode]:
+    """Yield a node and those above it, without the root."""
+    while node.parent is not None:
+        yield node
+        node = node.parent
+
+
+class PrefixAudit:
+    """Follows the prefix cache of one engine; ``found`` are the sentences found so far."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.leases, self.found = engine.scheduler.leases, list[str]()
+        self.cache = self.leases.cache
+        self.finds_all = engine.scheduler.config.in_force.block_line == "hashed_last"
+        if isinstance(self.cache, RadixCache):
+            self.watch(self.cache)
+
+    def watch(self, tree: RadixCache) -> None:
+        """Observe the look-ups and evictions of a tree."""
+        match_prefix, evict = tree.match_prefix, tree.evict
+
+        def matched(tokens: Sequence[int]) -> Match:
+            """Check that a look-up counts as a use of all that it finds."""
+            times = {node: node.last_access_time for node in nodes_of(tree)}
+            match, newest = match_prefix(tokens), max(times.values(), default=0)
+            for node in path_up(match.node):
+                if node in times and node.last_access_time <= newest:
+                    self.found.append(f"a look-up does not count as a use of node {node.id}")
+            return match
+
+        def evicted(num_pages: int) -> list[int]:
+            """Compare an eviction with a search for the least of all unlocked leaves."""
+            children = {node: len(node.children) for node in nodes_of(tree)}
+            expected = list[int]()
+            while len(expected) < num_pages:
+                leaves = [it for it, count in children.items() if not (count or it.lock_ref)]
+                if not leaves:
+                    break
+                leaf = min(leaves, key=KEYS[tree.policy])
+                expected += leaf.pages
+                del children[leaf]
+                if leaf.parent in children:
+                    children[leaf.parent] -= 1
+            pages = evict(num_pages)
+            if pages != expected:
+                self.found.append(
+                    f"the cache evicts the pages {pages}, but by {tree.policy} those are {expected}"
+                )
+            return pages
+
+        tree.match_prefix, tree.evict = matched, evicted  # type: ignore[method-assign]
+
+    def look(self) -> None:
+        """Count the parts of the cache anew, after a turn."""
+        leases = [*self.leases.table.req_to_token.values()]
+        held = [lease for lease in leases if not lease.is_released and lease.node is not None]
+        if self.found or not (held or self.cache.evictable_size or self.cache.protected_size):
+            return
+        audit = self.of_tree if isinstance(self.cache, RadixCache) else self.of_blocks
+        self.found += audit(held)
+
+    def of_tree(self, held: Sequence[Lease]) -> Iterator[str]:
+        """Yield what differs in a tree."""
+        tree = self.cache
+        assert isinstance(tree, RadixCache)
+        locks = Counter(node for lease in held for node in path_up(lease.node))
+        unlocked = locked = 0
+        for node in nodes_of(tree):
+            if node.lock_ref != locks[node]:
+                have = many(locks[node], "lease")
+                yield f"node {node.id} of the cache has {node.lock_ref} locks, but {have} read it"
+            if node.parent is None or node.parent.children.get(node.first_page) is not node:
+                yield f"node {node.id} of the cache is not below its parent"
+            if len(node.tokens) != node.num_pages * tree.page_size:
+                yield f"node {node.id} has {len(node.tokens)} tokens for {node.num_pages} pages"
+            unlocked += 0 if node.lock_ref else node.num_pages
+            locked += node.num_pages if node.lock_ref else 0
+        yield from self.of_sizes(unlocked, locked)
+
+    def of_blocks(self, held: Sequence[Lease]) -> Iterator[str]:
+        """Yield what differs in a map of blocks."""
+        pool = self.cache
+        assert isinstance(pool, BlockPool)
+        users = Counter(block.page for lease in held for block in lease.node)
+        for page, block in pool.blocks.items():
+            if block.ref_cnt != users[page]:
+                have = many(users[page], "lease")
+                yield f"page {page} of the cache has {block.ref_cnt} users, but {have} read it"
+            by_hash = pool.cached_block_hash_to_block.get(block.block_hash or b"", {})
+            is_hashed = block.block_hash is not None and self.finds_all
+            if is_hashed and by_hash.get(page) is not block:
+                yield f"page {page} of the cache can't be found by its hash"
+        if lost := [page for page in users if page not in pool.blocks]:
+            yield f"page {lost[0]} is read by a lease, but is not in the cache"
+        yield from self.of_sizes(
+            sum(not block.ref_cnt for block in pool.blocks.values()),
+            sum(bool(block.ref_cnt) for block in pool.blocks.values()),
+        )
+
+    def of_sizes(self, unlocked: int, locked: int) -> Iterator[str]:
+        """Yield a sentence if the cache counts other sizes."""
+        counted = self.cache.evictable_size, self.cache.protected_size
+        if counted != (unlocked, locked):
+            yield (
+                f"the cache counts {counted[0]} pages that can be evicted and {counted[1]} in use, "
+                f"but it has {unlocked} and {locked}"
+            )
