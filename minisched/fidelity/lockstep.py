@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from ..checks import case as of_checks
-from ..checks.case import Workload
+from ..checks.case import Workload, lower
 from ..checks.judge import Livelock, play
 from ..core import Request, SamplingParams, ScheduleBatch
 from ..devices.base import Buffer
@@ -256,8 +256,8 @@ def simpler_parts(case: FidelityCase) -> Iterator[dict[str, Any]]:
     units = {"kv_tokens": config.page_size, "chunked_prefill_size": config.page_size,
              "max_running_requests": 1, "max_prefill_tokens": 1}  # fmt: skip
     for name, unit in units.items():
-        for value in lower(getattr(config, name), unit, unit):
-            fewer: Any = {name: value}
+        for count in lower(getattr(config, name) // unit, 1):
+            fewer: Any = {name: count * unit}
             yield {"config": replace(config, **fewer)}
 
 
@@ -278,9 +278,3 @@ def simpler_fields(arrival: Arrival) -> Iterator[dict[str, Any]]:
         yield {"max_new_tokens": most}
     if arrival.priority:
         yield {"priority": 0}
-
-
-def lower(value: int, least: int, unit: int = 1) -> Iterator[int]:
-    """Yield numbers below ``value``: half of what is above the least, and one unit less."""
-    half = least + (value - least) // 2 // unit * unit
-    yield from sorted({half, value - unit} - {value}) if value > least else ()

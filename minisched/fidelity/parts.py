@@ -7,7 +7,7 @@ handed to the original as JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from random import Random
 from typing import Any
@@ -23,6 +23,7 @@ from .case import EOS, Arrival, FidelityCase
 FIRST = EOS + 1  # a case has our tokens, raised by this: no other token is ``EOS``
 LETTERS = Letters(48, (frozenset(),), (frozenset({0}), frozenset(range(3)), frozenset(range(6))))
 OFTEN_LONG = replace(LETTERS, eos=(frozenset(), frozenset({0})))
+LONGEST = {1: 8, 4: 8, 16: 8, 64: 3}  # by size of a page, pages of a part of a prompt
 CONTEXT_LEN = 4096  # positions of mini-sglang's page table
 DRAWN = (
     "page_size", "max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "kv_tokens",
@@ -60,7 +61,7 @@ class Shape:
     priorities: bool = False
     queue: int = 0  # requests that come in the first turn, besides a few; 0: only a few
     ignore_eos: float = 0.3  # share of the requests
-    more: Mapping[str, Any] | None = None  # settings as they are
+    more: Mapping[str, Any] = field(default_factory=dict)  # settings as they are
 
     def draw(self, seed: str) -> FidelityCase:
         """Return the case of a seed. Its tokens are those of the hash model."""
@@ -77,53 +78,50 @@ class Shape:
 
     def scale(self, page: int) -> Scale:
         """Return the values to draw from, with pages of one size."""
-        is_short, most = self.memory == "short", span(page)
-        whole = most // page
+        is_short = self.memory == "short"
+        whole = LONGEST[page]  # pages
         answers = range(20, 60) if is_short else range(1, 4) if self.queue else range(1, 31)
-        limits = (16384, 16384, 24 * page)
-        settings = {
-            **NOT_DRAWN,
-            "schedule_conservativeness": 0.05 if is_short else 1.0,
-            **(self.more or {}),
-        }
+        budgets = (
+            3,
+            5,
+            9,
+            17,
+            23,
+            4 * page,
+            10 * page + 3,
+            200,
+            4096,
+            4096,
+        )  # of tokens for a step
+        ratio = {"schedule_conservativeness": 0.05} if is_short else {}
         return Scale(
             themes=("any", "conversation") if self.conversations else ("any",),
             letters=OFTEN_LONG if is_short else LETTERS,
             wishes=("none",),
             num_requests=range(self.queue + (4 if is_short else 2), self.queue + 10),
             arrivals=(*[0] * self.queue, *TURNS),
-            beginnings=beginnings(page) if self.shared else ((),),
-            prompt_lens=range(1, most),
+            beginnings=beginnings(whole * page) if self.shared else ((),),
+            prompt_lens=range(1, whole * page),
             answer_lens=answers,
-            ignore_eos_share=self.ignore_eos,
+            ignore_eos_share=0 if is_short else self.ignore_eos,  # all their memory is reserved
             priorities=(0, 5, 20, 40) if self.priorities else (0,),
             page_sizes=(page,),
             chunks=(-1,) if self.unified or not self.chunks else (whole // 2, whole, 2 * whole),
             max_running_requests=(2, 4, 16),
-            max_prefill_tokens=budgets(page) if self.unified else limits,
+            max_prefill_tokens=budgets if self.unified else (16384, 16384, 24 * page),
             spare_pages=(4000,) if self.queue else SPARE_PAGES[self.memory],
             refused_share=0,
             context_len=CONTEXT_LEN,
-            settings=settings,
+            settings={**NOT_DRAWN, **ratio, **self.more},
         )
 
 
-def span(page: int) -> int:
-    """Return the tokens of the longest part of a prompt: a few pages."""
-    return page * (8 if page <= 16 else 3)
-
-
-def beginnings(page: int) -> list[tuple[int, ...]]:
+def beginnings(most: int) -> list[tuple[int, ...]]:
     """Return none, one or two of four texts, equally often; two of them begin alike."""
-    text, most = [(7 * at + at * at // 3) % 48 for at in range(span(page))], span(page)
+    text = [(7 * at + at * at // 3) % 48 for at in range(most)]
     parts = [text[: most // 4], text[: most // 2 + 1], text[5:][: most // 3], text[1:]]
     one, two = [tuple(part) for part in parts], [(*a, *b) for a, b in product(parts, parts)]
     return [*[()] * len(two), *one * (len(two) // len(one)), *two]
-
-
-def budgets(page: int) -> tuple[int, ...]:
-    """Return tokens of a step, of which some are few and some are no limit."""
-    return (3, 5, 9, 17, 23, 4 * page, 10 * page + 3, 200, 4096, 4096)
 
 
 def arrival_of(workload: Workload, req: Request, turn: int) -> Arrival:
@@ -132,16 +130,17 @@ def arrival_of(workload: Workload, req: Request, turn: int) -> Arrival:
     outputs = [token + FIRST for token in tokens]
     if len(outputs) < most:
         outputs[-1] = EOS
-    prompt = tuple(token + FIRST for token in req.prompt)
-    ignores = req.params.ignore_eos
+    prompt, ignores = tuple(token + FIRST for token in req.prompt), req.params.ignore_eos
     return Arrival(req.rid, turn, prompt, tuple(outputs), most, ignores, req.priority)
 
 
 # -- The parts of each original --------------------------------------------------------------------
 
 SIZES = [(n,) for n in (4, 16, 64)]
-MIXED = {"enable_mixed_chunk": True}
-NO_CACHE = {"disable_radix_cache": True}
+MIXED, NO_CACHE = {"enable_mixed_chunk": True}, {"disable_radix_cache": True}
+ORDER = {
+    name: {"schedule_policy": name} for name in ("lpm", "dfs-weight", "lof", "random", "priority")
+}
 SGLANG = {
     "serial": Shape(),
     "serial, tight": Shape(memory="tight"),
@@ -162,33 +161,22 @@ SGLANG = {
     "mixed": Shape(more=MIXED),
     "mixed, tight, page 4": Shape(pages=(4,), memory="tight", more=MIXED),
     "mixed, overlap": Shape("mixed", more=MIXED),
-    "priorities": Shape(priorities=True, more={"schedule_policy": "priority"}),
-    "priorities, tight": Shape(
-        memory="tight", priorities=True, more={"schedule_policy": "priority"}
-    ),
-    **{
-        f"order {name}": Shape(more={"schedule_policy": name})
-        for name in ("lpm", "dfs-weight", "lof", "random")
-    },
-    **{
-        f"order {name}, long queue": Shape(pages=(4,), queue=125, more={"schedule_policy": name})
-        for name in ("lpm", "dfs-weight")
-    },
-    "order lpm, tight, page 64": Shape(
-        pages=(64,), memory="tight", more={"schedule_policy": "lpm"}
-    ),
+    "priorities": Shape(priorities=True, more=ORDER["priority"]),
+    "priorities, tight": Shape(memory="tight", priorities=True, more=ORDER["priority"]),
+    **{f"order {name}": Shape(more=ORDER[name]) for name in ORDER if name != "priority"},
+    "order lpm, long queue": Shape(pages=(4,), queue=125, more=ORDER["lpm"]),
+    "order dfs-weight, long queue": Shape(pages=(4,), queue=125, more=ORDER["dfs-weight"]),
+    "order lpm, tight, page 64": Shape(pages=(64,), memory="tight", more=ORDER["lpm"]),
     "no radix cache, tight": Shape(memory="tight", ignore_eos=0.0, more=NO_CACHE),
     "no radix cache, overlap": Shape("overlap", ignore_eos=0.0, more=NO_CACHE),
-    **{
-        f"evict {name}, tight": Shape(memory="tight", more={"radix_eviction_policy": name})
-        for name in ("lfu", "fifo")
-    },
-    "retraction": Shape(memory="short", ignore_eos=0.0),
-    "retraction, page 4": Shape(pages=(4,), memory="short", ignore_eos=0.0),
-    "retraction, mixed": Shape(memory="short", ignore_eos=0.0, more=MIXED),
-    "retraction, lpm": Shape(memory="short", ignore_eos=0.0, more={"schedule_policy": "lpm"}),
-    "retraction, no radix cache": Shape(memory="short", ignore_eos=0.0, more=NO_CACHE),
-    "retraction, overlap": Shape("overlap", memory="short", ignore_eos=0.0),
+    "evict lfu, tight": Shape(memory="tight", more={"radix_eviction_policy": "lfu"}),
+    "evict fifo, tight": Shape(memory="tight", more={"radix_eviction_policy": "fifo"}),
+    "retraction": Shape(memory="short"),
+    "retraction, page 4": Shape(pages=(4,), memory="short"),
+    "retraction, mixed": Shape(memory="short", more=MIXED),
+    "retraction, lpm": Shape(memory="short", more=ORDER["lpm"]),
+    "retraction, no radix cache": Shape(memory="short", more=NO_CACHE),
+    "retraction, overlap": Shape("overlap", memory="short"),
 }
 LARGE = {"max_prefill_tokens": 16384}
 MINI_SGLANG = {
@@ -207,7 +195,7 @@ MINI_SGLANG = {
 VLLM = {
     f"{loop}, {cache}, {memory}": Shape(
         name, (1, 4, 16), "exact" if memory == "tight" else memory, unified=True,
-        more=None if cache == "cache" else NO_CACHE,
+        more={"disable_radix_cache": cache == "plain"},
     )
     for loop, name in vllm.LOOPS.items()
     for cache in ("plain", "cache")
