@@ -87,14 +87,13 @@ def at_some_depth(case: Case) -> Case:
 
 PIPELINE = of_milliseconds(host=2, device=0, copy=1, token=20)
 FOUR = over_four_stages("a: 1 2 -> 6; b: 5 6 -> 6; c: 9 10 -> 6; d: 3 6 -> 6")
-SEVEN = tuple(enumerate("abcdefg"))
-ALL_SEVEN = "; ".join(f"{rid}: {at} 5 -> 2" for at, rid in SEVEN)
+SEVEN = "; ".join(f"{rid}: {at} 5 -> 2" for at, rid in enumerate("abcdefg"))
 MORE = (
     FOUR,
-    *(over_four_stages(ALL_SEVEN, options={"depth": depth}) for depth in (2, 3, 5)),
+    *(over_four_stages(SEVEN, options={"depth": depth}) for depth in (2, 3, 5)),
     over_four_stages("a: 1 2 -> 2; b: 3 4 -> 2", options={"depth": 1}),
     over_four_stages("a: 1 2 3 4 -> 7; b: 2 3 4 5 -> 3"),
-    over_four_stages(ALL_SEVEN),
+    over_four_stages(SEVEN),
     over_four_stages("a: 1 2 3 4 -> 2; b at 30: 5 6 7 8 -> 2"),
 )
 

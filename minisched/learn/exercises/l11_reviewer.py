@@ -138,8 +138,7 @@ BY_HAND: tuple[list[Step], ...] = (
     [("host", "launch", 1), ("forward", "begin", 1), ("forward", "end", 1), ("host", "wait", 1)],
     [("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1), ("copy", "begin", 2),
      ("forward", "end", 1), ("copy", "end", 2), ("host", "wait", 1)],
-    [("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1), ("forward", "end", 1),
-     ("copy", "wait", 1), ("copy", "begin", 2), ("copy", "end", 2), ("host", "wait", 2)],
+    [*EXAMPLE],
     [("host", "launch", 1), ("forward", "begin", 1), ("forward", "end", 1), ("forward", "say", 1),
      ("host", "wait", 1)],
 )  # fmt: skip
@@ -299,17 +298,7 @@ TOUCHING: tuple[list[Step], ...] = (
      ("forward", "end", 1), ("host", "wait", 1), ("host", "write", WRITE)],
     [("host", "read", READ), ("forward", "read", READ)],
     [("host", "write", WRITE), ("forward", "read", READ)],
-    [("host", "write", ("kv", (5,))), ("forward", "read", READ)],
-    [("host", "write", ("pinned", (3,))), ("forward", "read", READ)],
-    [  # only a later cell of the first act is shared
-        ("forward", "write", ("kv_cache", (1, 2))), ("copy", "read", ("kv_cache", (2, 3))),
-    ],
-    [("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1),  # two writes
-     ("forward", "write", ("future", (1, 2))), ("copy", "begin", 2), ("forward", "end", 1),
-     ("copy", "write", ("future", (2,))), ("copy", "end", 2)],
 )  # fmt: skip
-
-
 PAIRS: list[list[Step]] = [
     [("copy", one, ("kv", cells)), ("copy 2", other, ("kv", others))]
     for one, other in product(TOUCHES, TOUCHES)
