@@ -311,10 +311,10 @@ EXERCISES = (
         hole=Loop("overlap", call=lambda lines: lines[1], swaps=engine_of),
         solution=SOLUTION,
         workloads=Workloads(
-            levels=LEVELS, seeds=24, change=plain_memory,
+            levels=LEVELS, seeds=22, change=plain_memory,
             first={
-                "tight": (HALF_A_PAGE, *(small_case(n, True) for n in range(24))),
-                "time": (TOGETHER, MORE_THAN_A_CHUNK, *(small_case(n, False) for n in range(12))),
+                "tight": (HALF_A_PAGE, *(small_case(n, True) for n in range(20))),
+                "time": (TOGETHER, MORE_THAN_A_CHUNK, *(small_case(n, False) for n in range(10))),
             },
         ),
         laws=HELD,
