@@ -576,7 +576,8 @@ def check_memory(scheduler: Scheduler) -> None:
     owned += [page for it, _, pages in pool.retired.entries for page in pages]
     every = range(1, scheduler.config.num_pages + 1)
     assert sorted([*scheduler.allocator.free_pages, *cached, *owned]) == [*every]
-    assert scheduler.page_cache.total_size == len(cached)
+    cache = scheduler.page_cache
+    assert cache.evictable_size + cache.protected_size == len(cached)
     rows = [*scheduler.table.free_rows, *(it.row for it in leases)]
     assert sorted(rows) == [*range(1, scheduler.table.size + 1)]
     shared = [it.pages[: it.shared_pages] for it in leases]

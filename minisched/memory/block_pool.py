@@ -58,11 +58,6 @@ class BlockPool:
         """Return the number of pages in use."""
         return len(self.blocks) - len(self.free_block_queue)
 
-    @property
-    def total_size(self) -> int:
-        """Return the number of pages in the pool."""
-        return len(self.blocks)
-
     def match_prefix(self, tokens: Sequence[int]) -> Match:
         """Return the longest cached prefix of ``tokens``, in whole pages. It does not count as use.
 

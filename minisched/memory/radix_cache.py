@@ -208,11 +208,6 @@ class RadixCache:
         self.evictable_size = 0
         self.protected_size = 0
 
-    @property
-    def total_size(self) -> int:
-        """Return the number of pages in the tree."""
-        return self.evictable_size + self.protected_size
-
     def match_prefix(self, tokens: Sequence[int]) -> Match:
         """Return the longest prefix of ``tokens`` in the tree, in whole pages.
 

@@ -101,7 +101,7 @@ def test_it_does_what_a_list_of_pages_does(moves: list[tuple[str, tuple[int, ...
                     front = 0 if model.prefix[page] is None else len(model.idle)
                     model.idle.insert(front, page)
         assert list(pool.free_block_queue) == model.idle
-        assert (pool.evictable_size, pool.total_size) == (len(model.idle), len(model.prefix))
+        assert (pool.evictable_size, len(pool.blocks)) == (len(model.idle), len(model.prefix))
         assert pool.protected_size == len(model.prefix) - len(model.idle)
 
 

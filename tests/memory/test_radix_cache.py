@@ -224,7 +224,8 @@ class AnyUse(RuleBasedStateMachine):
 
         assert self.cache.protected_size == len(counts)
         assert self.cache.evictable_size == len(set(self.model.pages) - set(counts))
-        assert self.cache.total_size == len(self.model.pages)
+        size = self.cache.evictable_size + self.cache.protected_size
+        assert size == len(self.model.pages)
         for node in nodes_below(self.cache.root_node):
             assert len(node.tokens) == len(node.pages) * self.cache.page_size > 0
 
