@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from minisched import nano
-from minisched.checks.draw import DRAFTERS, Letters, Scale, draw
-from minisched.core import Request, SamplingParams
+from minisched.checks.draw import DRAFTERS, Letters, Scale, at_level, draw
+from minisched.core import Request
 from minisched.devices.base import Buffer
 from minisched.devices.cost import MILLISECOND, CostModel
 from minisched.devices.sim import SimDevice, Vector
@@ -66,19 +66,19 @@ SCALE = Scale(
 )
 
 
-def drawn(seed: int) -> tuple[list[nano.Request], int, int]:
+def drawn(seed: int) -> tuple[list[Request], int, int]:
     """Requests, slots and a chunk size; memory is often near the least that can work."""
-    workload = draw(seed * len(DRAFTERS), odd=False, scale=SCALE).workload
-    reqs = [
-        nano.Request(list(req.prompt), req.params.max_new_tokens, *req.params.stop_token_ids)
-        for req in workload.requests
-    ]
-    return reqs, workload.config.kv_tokens, workload.config.chunked_prefill_size
+    workload = at_level(draw(seed * len(DRAFTERS), odd=False, scale=SCALE).workload, "tight")
+    return workload.requests, workload.config.kv_tokens, workload.config.chunked_prefill_size
 
 
 def in_nano(loop: str, seed: int) -> tuple[Batches, list[list[int]], Times]:
-    reqs, num_slots, chunk_size = drawn(seed)
-    names = {id(req): str(at) for at, req in enumerate(reqs)}
+    requests, num_slots, chunk_size = drawn(seed)
+    reqs = [
+        nano.Request(list(req.prompt), req.params.max_new_tokens, *req.params.stop_token_ids)
+        for req in requests
+    ]
+    names = {id(mine): req.rid for mine, req in zip(reqs, requests, strict=True)}
     scheduler, device = nano.Scheduler(reqs, num_slots, chunk_size), nano.Device()
     batches, forward = Batches(), scheduler.forward
 
@@ -97,12 +97,7 @@ def in_nano(loop: str, seed: int) -> tuple[Batches, list[list[int]], Times]:
 def in_the_package(
     loop: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Batches, list[list[int]], Times]:
-    mine, num_slots, chunk_size = drawn(seed)
-    reqs = []
-    for at, req in enumerate(mine):
-        stops = frozenset() if req.stop_token is None else frozenset({req.stop_token})
-        params = SamplingParams(max_new_tokens=req.max_new_tokens, stop_token_ids=stops)
-        reqs.append(Request(str(at), req.prompt, params))
+    reqs, num_slots, chunk_size = drawn(seed)
     config = SchedulerConfig(
         rules="mini-sglang",
         kv_tokens=num_slots,
