@@ -48,6 +48,7 @@ FAILURES = {
     "sampling raises": "no token could be chosen",
     "NaN logits": "not numbers (NaN)",
     "copy fails": "did not arrive",
+    "another op fails": "could not run",
     "inputs find no memory": "out of device memory (tried to allocate 2.00 GiB)",
     "mask finds no memory": "out of device memory (tried to allocate 2.00 GiB)",
     "transfer fails": "transfer failed",

@@ -33,7 +33,7 @@ from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from .case import FAILURES, Case, Failure, Workload
 from .oracle import tokens_alone
-from .step_fault import POSTPROCESS
+from .step_fault import OTHER_OP, POSTPROCESS
 
 DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # in a cycle, by seed
 THEMES = ("any", "any", "crowded", "crowded", "late prompt", "urgent", "conversation", "alike")
@@ -176,6 +176,8 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
         add_rare(rng, workload, theme)
     if not algorithm and rng.random() < SEARCH_SHARE:
         add_beams(rng, workload)
+    if odd and theme != "late prompt":
+        workload.failures += draw_other_op(rng, workload)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -341,7 +343,8 @@ SEARCH_SHARE = 1 / 6  # of workloads without drafts that search with beams
 EQUAL_SHARE = {"urgent": 0.7, "crowded": 0.4}  # of workloads with two equal requests, by theme
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
 OF_HOST = (INPUTS, MASK, TRANSFER, POSTPROCESS)
-AT_RUN = [kind for kind in FAILURES if kind not in OF_HOST]  # on the device
+AT_RUN = [kind for kind in FAILURES if kind not in (*OF_HOST, OTHER_OP)]  # on the device
+OTHER_OP_SHARE = 1 / 4  # of workloads with drafts or beams; of the others half as many
 UNWRITTEN = ("forward raises", "out of device memory")  # of these, pages of the step stay unwritten
 GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: waiting, in chunks, running, ended
 
@@ -416,6 +419,16 @@ def draw_mask_failure(rng: Random, workload: Workload) -> tuple[Failure, ...]:
     req = rng.choice(masked)
     position = len(req.prompt) - 1 + rng.randrange(3)  # of one of its first three tokens
     return (Failure(req.rid, position, MASK),)
+
+
+def draw_other_op(rng: Random, workload: Workload) -> tuple[Failure, ...]:
+    """Return a failing op that a plain step does not have: of a draft, a search or an upload."""
+    config, req = workload.config, rng.choice(workload.requests)
+    often = config.speculative_algorithm or config.beam_width > 1
+    share = OTHER_OP_SHARE if often else OTHER_OP_SHARE / 2
+    if wrong_form(req) or rng.random() > share:
+        return ()
+    return (Failure(req.rid, len(req.prompt) - 1 + rng.randrange(4), OTHER_OP),)
 
 
 def add_rare(rng: Random, workload: Workload, theme: str) -> None:
@@ -730,6 +743,8 @@ def draw_cost(rng: Random) -> CostModel:
     )
     host = dict.fromkeys(("receive", "prepare", "launch", "output"), small)
     host |= {"schedule": schedule, "process": schedule, "mask": mask, "launch sample": late}
+    host |= {"launch eager": 3 * small, "advance step": late, "fill": late, "send": small}
+    host["postprocess"] = small
     return CostModel(
         host,
         forward_base=rng.choice((0, 1, 10, 60)) * UNIT,
@@ -877,6 +892,7 @@ FITTING = {
     "urgent": ("overlap",),
     TRANSFER: ("pd",),
     POSTPROCESS: ("mindie_plugin", "mindie_placeholder"),
+    OTHER_OP: ("mini_overlap", "vllm_pp2"),
 }
 """By theme, or by a failure that only few loops can have, loops that reach the rare situations."""
 

@@ -23,7 +23,7 @@ from .history import Offence, milliseconds, side_of
 from .laws import SENT, STAND_IN
 
 AFTER_MESSAGES = ("receive", "schedule")
-OTHER_PHASES = {"prepare": ("advance step",), "launch": ("launch eager", "launch sample")}
+OTHER_PHASES = {"prepare": ("advance step",), "launch": ("launch sample",)}
 """Phases of the host with costs of their own, by the name of their slices."""
 MAY_BE_FREE = ("fill", "prepare")  # without a token to fill in, or of the same rows again
 
@@ -72,6 +72,7 @@ class Prices:
 
     def __init__(self, case: Case, trace: Trace) -> None:
         self.cost, self.drafts = case.cost, case.workload.config.num_draft_tokens
+        self.graph_rows = case.workload.config.cuda_graph_max_bs  # None: of any number
         self.link = Link(**case.options) if case.loop == "pd" else None
         self.sent = Counter[int]()  # KV slots, by transfer
         for act in trace.program if self.link else ():
@@ -85,6 +86,9 @@ class Prices:
             of_thread = item.lane.endswith("thread")  # there a sampling has a name of its own
             others = [phase for phase in OTHER_PHASES.get(name, ()) if phase in cost.host]
             is_free = name in MAY_BE_FREE or (name == "launch" and not of_thread)
+            if name == "launch" and item.mode == "decode" and self.graph_rows is not None:
+                is_eager = len(item.rids) > self.graph_rows
+                name = "launch eager" if is_eager and "launch eager" in cost.host else name
             return [cost.host.get(name, 0), *map(cost.host.__getitem__, others), *[0] * is_free]
         if self.link and self.sent[item.id]:
             return [self.link.cost(self.sent[item.id])]

@@ -29,10 +29,18 @@ from ..scheduler import SchedulerStuck
 from ..trace import Trace
 from .case import FAILURES, Case, Failure, Workload, fresh
 from .details import find_wrong_ledgers
+from .drafts import DraftRules
 from .exact import find_inexact
 from .figures import Figures
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
+from .launches import (
+    Shape,
+    find_misplaced,
+    find_unpinned,
+    find_unreleased,
+    find_wrong_halves,
+)
 from .laws import (
     Clients,
     Touched,
@@ -121,11 +129,13 @@ class Witnesses:
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.num_tokens = dict[tuple[str, int], int]()  # by side of ``pd`` and step
+        self.shapes = dict[int, Shape]()  # by step
         self.positions = list[Positions]()  # of each scheduler
         self.cached = list[Cached]()  # of each scheduler
         self.waste = list[Waste]()  # of each scheduler
         self.audits = list[PrefixAudit]()  # of each scheduler's prefix cache
         self.turns = list[LoopTurns]()  # of each engine
+        self.drafts = list[DraftRules]()  # of each engine
         self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
@@ -175,6 +185,7 @@ class Witnesses:
             positions.look(batch)
             waste.look(batch)
             others = (config.beam_width - 1) * (len(batch.reqs) - batch.num_extend_reqs)
+            self.shapes[batch.step] = [len(ids) for ids in batch.ids], batch.num_extend_reqs
             self.num_tokens[side, batch.step] = batch.num_tokens + others  # of the other beams
 
         engine.scheduler.on_commit = committed
@@ -182,6 +193,7 @@ class Witnesses:
         self.clients.watch(engine)
         self.figures.append(Figures(engine))
         self.turns.append(LoopTurns(engine, self.case.loop, self.case.options))
+        self.drafts.append(DraftRules(engine))
         Watched(engine, self.progress, self.unknown)
         for fault in self.failing:
             fault.put_in(engine)
@@ -240,10 +252,19 @@ class Witnesses:
         yield "budget", self.over_budget
         for waste in self.waste:
             yield "waste", waste.found
+        for drafts in self.drafts if not self.workload.struck else ():
+            yield "waste", drafts.found.values()
         yield "time", find_out_of_time(trace)
         is_plain = is_published(self.case.loop) and not self.workload.struck
         if self.device.name == "sim" and is_plain:
             yield "time", find_inexact(trace, self.case, self.num_tokens)
+            yield "time", find_misplaced(trace)
+            if self.case.loop == "two_batch":
+                yield "time", find_wrong_halves(trace, self.case, self.shapes)
+            if is_over:
+                yield "leak", find_unpinned(trace, self.case)
+                if config.beam_width == 1:  # the rows of other beams are not released
+                    yield "leak", find_unreleased(trace)
         if is_over:
             yield "crash", find_bad_steps(trace) if not self.workload.struck else ()
             yield "ownership", find_unwritten_reads(trace)
@@ -428,7 +449,8 @@ def play(
                     delay = workload.delay
                     frontend.push(req, at=device.now() + delay if delay else None)
             if turn in workload.aborts:
-                frontend.abort(workload.aborts[turn])
+                at = device.now() + workload.delay if workload.delay else None
+                frontend.abort(workload.aborts[turn], at=at)
             if turn in workload.flushes:
                 frontend.flush_cache()
             if turn in workload.sent_again:

@@ -86,6 +86,9 @@ class BadLuck(RuntimeError):
 
 
 POSTPROCESS = "post-processing raises"
+OTHER_OP = "another op fails"
+USUAL_OPS = ("forward", "sample", "copy", "copy logprobs", "page table")
+"""Ops that other faults fail; ``page table`` replaces the pass of a lost step, and can't fail."""
 NO_MEMORY = "tried to allocate 2.00 GiB"  # the message of CUDA in torch
 
 
@@ -113,7 +116,7 @@ class StepFault:
         worker, is_cut = engine.worker, len(engine.worker.page_tables) > 1
         if self.of.when or self.kind == POSTPROCESS:
             self.follow(engine)
-        if self.kind == "copy fails":
+        if self.kind in ("copy fails", OTHER_OP):
             wrap(worker, "queue", partial(self.queue, engine))
         elif self.kind == "inputs find no memory":
             wrap(worker, "ship", partial(self.ship, engine))
@@ -212,17 +215,20 @@ class StepFault:
     ) -> Any:  # fmt: skip
         """Queue an op of a step; one copy fails when it runs, or when the host waits for it.
 
-        The state of the host that a condition describes changes until then.
+        The state of the host that a condition describes changes until then. With ``OTHER_OP`` it is
+        the first op of the step that no other fault fails, if it has one.
         """
 
         def fail_if_due(run: Any, *args: Any) -> Any:
-            """Copy, or fail as a copy does."""
+            """Run, or fail as such an op does."""
             if self.is_due(step.batch, engine):
                 self.hit(*step.batch.rids)
-                raise BadLuck("the copy did not arrive")
+                raise BadLuck(f"{self.kind}: it {FAILURES[self.kind]}")
             return run(*args)
 
-        if name == self.copy_of(step) and self.of.when:
+        if self.kind == OTHER_OP:
+            run = partial(fail_if_due, run) if name not in USUAL_OPS else run
+        elif name == self.copy_of(step) and self.of.when:
             wrap(step, "read", fail_if_due)
         elif name == self.copy_of(step):
             run = partial(fail_if_due, run)

@@ -1,0 +1,132 @@
+"""The ops of a run, a part of the laws *lifetime*, *leak* and *time*, from its trace alone.
+
+- Each op runs on the lane of its kind.
+- The inputs of a step stay pinned for as many steps as the loop pins, and no longer.
+- A row is released with each cell that a step has written for it.
+- The halves of a pass (``loops/two_batch.py``) have the tokens and the costs of their rule.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from ..loops.design import find_loop
+from ..loops.two_batch import NAMES as HALVES
+from ..trace import Act, Slice, Trace
+from ..trace.cells import cells_of
+from ..trace.events import ALL_TO_ALL, is_host
+from .case import Case
+from .history import Offence, many, milliseconds
+
+LANES = {
+    "copy": {"copy"},
+    "upload": {"scheduler", "forward"},
+    "transfer": {"kv transfer"},
+    **{name: {"forward", ALL_TO_ALL} for name in HALVES},
+}
+"""The lanes of ops by their names, or the first words of those; other ops run with the passes."""
+LEAST_HALF = 0.48  # of a step's prompt tokens
+PARTS = 6  # of a pass, equally long: one of the whole batch, and five of each half
+
+
+def find_misplaced(trace: Trace) -> Iterator[Offence]:
+    """Yield ops that run on the lane of another kind."""
+    passes = {f"stage {number}" for number in range(8)} | {"forward"}
+    for item in trace.slices:
+        lane = item.lane.removeprefix("prefill ").removeprefix("decode ")
+        lanes = LANES.get(item.name) or LANES.get(item.name.split()[0]) or passes
+        if not is_host(lane) and lane not in lanes:
+            yield Offence(f"{item.label} runs on the lane {lane!r}", (item.id,), "lane")
+
+
+def find_unpinned(trace: Trace, case: Case) -> Iterator[str]:
+    """Yield a sentence if a loop keeps the inputs of more or fewer steps than it pins."""
+    design = find_loop(case.loop, {} if case.loop == "pd" else case.options)
+    pins = max(2, design.pins) if case.workload.config.speculative_algorithm else design.pins
+    steps = {"write": set[tuple[str, str]](), "free": set[tuple[str, str]]()}
+    for act in trace.program:
+        if act.kind in steps and act.resource.endswith("inputs"):
+            steps[act.kind].add((act.resource, act.at))
+    count, freed = len(steps["write"]), len(steps["free"])
+    expected = max(0, count - max(pins, design.in_flight)) if pins else 0
+    if freed != expected:
+        yield (
+            f"the inputs of {many(freed, 'step')} of {count} were released, but the loop pins "
+            f"those of {max(pins, design.in_flight) if pins else 'no'} steps"
+        )
+
+
+def find_unreleased(trace: Trace) -> Iterator[str]:
+    """Yield the memory of rows that a step has written, and that was not released after it.
+
+    A release names the newest step. With stream order to protect it, that step may write later. KV
+    is released by page, and the prefix cache keeps some of it.
+    """
+    step_of = {item.id: item.step for item in trace.slices}
+    written, released = dict[tuple[str, int], int](), dict[tuple[str, int], int]()  # newest steps
+    for act in trace.program:
+        if act.kind == "release" and not act.resource.endswith("kv"):
+            released.update(dict.fromkeys(cells_in(act), act.step))
+        elif act.kind == "write" and not act.resource.endswith("kv"):
+            written.update(dict.fromkeys(cells_in(act), step_of.get(act.op, 0)))
+    of_rows = {resource for resource, _ in released}
+    for (resource, cell), step in written.items():
+        if resource in of_rows and step > released.get((resource, cell), 0):
+            yield f"step {step} wrote {resource} {cell}, which was not released with its row"
+
+
+def cells_in(act: Act) -> list[tuple[str, int]]:
+    """Return the cells that an act touches, with their resource."""
+    return [(act.resource, cell) for cell in cells_of(act.at)]
+
+
+Shape = tuple[Sequence[int], int]
+"""The tokens of each row of a step, and the number of prompts, which come first."""
+
+
+def half_of(lens: Sequence[int], num_prompts: int) -> int:
+    """Return the tokens of the first half: as many decodes as in the other, or of prompts half.
+
+    Prompts are cut where their sums come nearest to half of the tokens, or within a prompt if a
+    half would have less than ``LEAST_HALF`` of them.
+    """
+    sums = [0, *accumulate(lens)]
+    if not num_prompts:
+        return sum(lens[: len(lens) // 2])
+    off = min(abs(sums[-1] - 2 * end) for end in sums)
+    nearest = max(end for end in sums if abs(sums[-1] - 2 * end) == off)
+    is_even = min(nearest, sums[-1] - nearest) >= LEAST_HALF * sums[-1]
+    return nearest if is_even else sums[-1] // 2
+
+
+def find_wrong_halves(trace: Trace, case: Case, shapes: Mapping[int, Shape]) -> Iterator[Offence]:
+    """Yield steps with halves of another duration than they cost, or without halves.
+
+    ``shapes`` are those of the steps. Of prompts that read each other's pages, no step is split.
+    """
+    ops = defaultdict[tuple[int, str], list[Slice]](list)  # by step and name
+    for item in trace.slices:
+        if item.name in (*HALVES, "forward"):
+            ops[item.step, item.name].append(item)
+    for step, (lens, num_prompts) in shapes.items():
+        half, ran = half_of(lens, num_prompts), ops[step, "forward"]
+        reads_later = num_prompts and case.workload.config.rules.find("prompt_pages=scheduled") > 0
+        is_small = sum(lens) < case.options.get("min_tokens", 0)
+        if not ran or (reads_later and not ops[step, HALVES[0]]):
+            continue
+        parts = [("forward", sum(lens), 0)]
+        if half and not is_small:
+            for number in range(1, PARTS):
+                parts += (HALVES[0], half, number), (HALVES[1], sum(lens) - half, number)
+        for name in ("forward", *HALVES):
+            costs = [(case.cost.forward(tokens), at) for its, tokens, at in parts if its == name]
+            wanted = [cost * (at + 1) // PARTS - cost * at // PARTS for cost, at in costs]
+            if len(parts) == 1 and name == "forward":
+                wanted = [case.cost.forward(sum(lens))]
+            took = [item.duration for item in sorted(ops[step, name], key=lambda it: it.start)]
+            if sorted(took) != sorted(wanted):
+                story = f"{name} of step {step} takes " + " + ".join(map(milliseconds, took))
+                story += ", but costs " + " + ".join(map(milliseconds, wanted))
+                yield Offence(story, tuple(item.id for item in ops[step, name]), "time")
