@@ -481,6 +481,8 @@ def add_beams(rng: Random, workload: Workload) -> None:
         if not wrong_form(req) and refused_wish(req.params) and rng.random() < 0.9:
             kept = ("max_new_tokens", "stop_token_ids", "ignore_eos")
             params = SamplingParams(**{name: getattr(req.params, name) for name in kept})
+            if at % 2:  # a step ends several outputs
+                params = replace(params, stop_token_ids=frozenset(range(workload.vocab_size // 3)))
             workload.requests[at] = replace(req, params=params)
 
 
@@ -892,7 +894,7 @@ FITTING = {
     "urgent": ("overlap",),
     TRANSFER: ("pd",),
     POSTPROCESS: ("mindie_plugin", "mindie_placeholder"),
-    OTHER_OP: ("mini_overlap", "vllm_pp2"),
+    OTHER_OP: ("mini_overlap", "two_batch"),
 }
 """By theme, or by a failure that only few loops can have, loops that reach the rare situations."""
 

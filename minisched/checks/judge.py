@@ -49,7 +49,7 @@ from .laws import (
     over_budget,
 )
 from .leaks import AT_ONCE, find_leaks, find_unlisted
-from .oracle import OF_HASH, Alone, find_unlike
+from .oracle import OF_HASH, Alone, find_unlike, find_wrong_beams
 from .positions import Cached, Positions, enters_planned, find_unwritten
 from .prefix_audit import PrefixAudit
 from .progress import Watched
@@ -233,6 +233,8 @@ class Witnesses:
             yield "crash", find_unfit(self.case) if self.case.runs_whole else ()
             if config.beam_width == 1:  # a search delivers its tokens at the end
                 yield "identity", find_wrong_ledgers(trace)
+            elif not self.workload.struck:
+                yield "identity", find_wrong_beams(trace, self.workload)
             yield "logprobs", find_unlike(told, self.workload.vocab_size, tolerance)
             yield "leak", find_leaks(trace)
             yield "ends", find_bad_ends(trace)

@@ -123,8 +123,12 @@ def hash_oracle(
     return Alone(output, FinishReason.LENGTH)
 
 
-def search_alone(req: Request, steps: int, workload: Workload) -> Alone:
+def search_alone(
+    req: Request, steps: int, workload: Workload, seen: list[list[list[int]]] | None = None
+) -> Alone:
     """Return the best output of a beam search alone, or its best beam after fewer ``steps``.
+
+    ``seen`` gets the beams after each step.
 
     All extensions of all beams are sorted. A search refuses each wish that changes its logits or
     that it would have to follow for each beam.
@@ -150,6 +154,8 @@ def search_alone(req: Request, steps: int, workload: Workload) -> Alone:
             if len(longer) == width:
                 break
         beams = longer
+        if seen is not None:
+            seen.append([output for _, output in beams])
     if steps < params.max_new_tokens:
         return Alone(beams[0][1], FinishReason.ABORT)
     ended += [(score / len(output), output) for score, output in beams]
@@ -358,6 +364,26 @@ def difference(
         if not alike:
             return f"{mine} at place {at} and not {theirs}"
     return ""
+
+
+# -- Beams: those of each step ---------------------------------------------------------------------
+
+
+def find_wrong_beams(trace: Trace, workload: Workload) -> Iterator[str]:
+    """Yield the searches whose beams after a step are others than alone; a last step has none."""
+    marks = [mark.attrs for mark in trace.marks if mark.name == "beams"]
+    for req in workload.requests if marks else ():
+        if wrong_form(req) or sum(other.rid == req.rid for other in workload.requests) > 1:
+            continue
+        seen, beams = list[list[list[int]]](), [list[int]()]
+        search_alone(req, req.max_device_len - len(req.prompt) - 1, workload, seen)
+        for of in (it for it in marks if it["rid"] == req.rid and it["length"] <= len(seen)):
+            before = [[]] if of["length"] == 1 else beams  # a retracted search begins again
+            chosen = zip(of["parents"], of["tokens"], strict=True)
+            beams = [[*before[parent], token] for parent, token in chosen]
+            if beams != (expected := seen[int(of["length"]) - 1]):
+                yield f"after step {of['step']} {req.rid} has the beams {beams}, alone {expected}"
+                break
 
 
 # -- two runs --------------------------------------------------------------------------------------

@@ -87,8 +87,9 @@ class BadLuck(RuntimeError):
 
 POSTPROCESS = "post-processing raises"
 OTHER_OP = "another op fails"
-USUAL_OPS = ("forward", "sample", "copy", "copy logprobs", "page table")
-"""Ops that other faults fail; ``page table`` replaces the pass of a lost step, and can't fail."""
+USUAL_OPS = ("forward", "sample", "copy", "copy logprobs", "page table", "recv")
+"""Ops that other faults fail, and two that can't: the pass of a lost step, and a stage that gets
+nothing from the stage before it."""
 NO_MEMORY = "tried to allocate 2.00 GiB"  # the message of CUDA in torch
 
 
