@@ -37,6 +37,8 @@ from .identity import find_bad_ends, find_misreads
 from .launches import (
     Shape,
     find_misplaced,
+    find_sent_twice,
+    find_unawaited,
     find_unpinned,
     find_unreleased,
     find_wrong_halves,
@@ -261,6 +263,8 @@ class Witnesses:
         if self.device.name == "sim" and is_plain:
             yield "time", find_inexact(trace, self.case, self.num_tokens)
             yield "time", find_misplaced(trace)
+            yield "time", find_unawaited(trace)
+            yield "waste", find_sent_twice(trace)
             if self.case.loop == "two_batch":
                 yield "time", find_wrong_halves(trace, self.case, self.shapes)
             if is_over:

@@ -3,6 +3,8 @@
 - Each op runs on the lane of its kind.
 - The inputs of a step stay pinned for as many steps as the loop pins, and no longer.
 - A row is released with each cell that a step has written for it.
+- The host processes a step only after the thread has launched the next one, which it has put.
+- A transfer sends no position of a request that was sent before (``pd``).
 - The halves of a pass (``loops/two_batch.py``) have the tokens and the costs of their rule.
 """
 
@@ -80,6 +82,36 @@ def find_unreleased(trace: Trace) -> Iterator[str]:
 def cells_in(act: Act) -> list[tuple[str, int]]:
     """Return the cells that an act touches, with their resource."""
     return [(act.resource, cell) for cell in cells_of(act.at)]
+
+
+THREADS = {"worker thread": "process", "forward thread": "postprocess"}
+"""Threads that launch steps, and the phase of the host that waits for the launch of the next."""
+
+
+def find_unawaited(trace: Trace) -> Iterator[Offence]:
+    """Yield phases of the host that run while its thread launches the next step, both decodes."""
+    slices = {(item.lane, item.name, item.step): item for item in trace.slices}
+    for (lane, name, step), launch in slices.items():
+        if name != "launch" or lane not in THREADS:
+            continue
+        before = slices.get(("host", THREADS[lane], step - 1))
+        put = slices.get(("host", "prepare", step))
+        if before is None or put is None or put.start > before.start:
+            continue
+        if launch.mode == before.mode == "decode" and before.start < launch.end:
+            story = f"{before.label} begins before the thread has launched step {step}"
+            yield Offence(story, (launch.id, before.id), "time", "", before.start)
+
+
+def find_sent_twice(trace: Trace) -> Iterator[str]:
+    """Yield the requests with KV that was sent more than once."""
+    sent = set[tuple[str, int]]()
+    for act in trace.program if trace.loop == "pd" else ():
+        if act.kind == "write" and act.lane == "kv transfer":
+            for cell in [(act.rid, cell) for _, cell in cells_in(act)]:
+                if cell in sent:
+                    yield f"the KV of {cell[0]} in slot {cell[1]} was sent twice"
+                sent.add(cell)
 
 
 Shape = tuple[Sequence[int], int]
