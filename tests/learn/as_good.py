@@ -298,4 +298,177 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "return (max_new_tokens - (num_outputs // 2 * 2)) / 3",
         ),
     },
+    "rides": {
+        "a chunk that is about to run has a prompt": ("if len(prompt_pages) == 0: return ...",),
+        "a sum has no order": (
+            "return sum(sorted(prompt_pages)) + sum(decode_pages) <= free",
+            "return sum(prompt_pages[::-1]) + sum(decode_pages) <= free",
+            "return sum(prompt_pages) + sum(sorted(decode_pages)) <= free",
+            "return sum(prompt_pages) + sum(decode_pages[::-1]) <= free",
+        ),
+    },
+    "longest_pause": {
+        "`how` is one of four words": (
+            "if len(how) == 0: return ...",
+            "if len(how) == 1: return ...",
+            "if len(how) == 2: return ...",
+        ),
+        "a prompt is longer than a chunk, a chunk than the decodes, and no step takes 0 ms": (
+            "if prompt + 0 == 0: return ...",
+            "if prompt + 0 == 1: return ...",
+            "if prompt + 0 == 2: return ...",
+            "if chunk + 0 == 0: return ...",
+            "if chunk + 0 == 1: return ...",
+            "if running + 0 == 0: return ...",
+            "if base + 0 == 0: return ...",
+            "if prompt + 0 == chunk + 0: return ...",
+            "if prompt + 0 < chunk + 0: return ...",
+            "if prompt + 0 == running + 0: return ...",
+            "if prompt + 0 < running + 0: return ...",
+            "if chunk + 0 == running + 0: return ...",
+            "if chunk + 0 < running + 0: return ...",
+        ),
+        "no other of the four words is so": (
+            'if len(how) == len("one piece"):',
+            'if set(how) == set("one piece"):',
+            'if set(how) <= set("one piece"):',
+            'if (how) >= ("one piece"):',
+            'if len(how) == len("chunks"):',
+            'if set(how) == set("chunks"):',
+            'if set(how) <= set("chunks"):',
+            'if (how) is ("chunks"):',
+            'if set(how) == set("mixed"):',
+            'if set(how) <= set("mixed"):',
+            'if (how) >= ("mixed"):',
+            'if (how) is ("mixed"):',
+        ),
+        "a negative number is below 1": (
+            "return -(min(1, -prompt // chunk)) * base + per_token * prompt + decode",
+        ),
+    },
+    "prompts_a_second": {
+        "a prompt is a whole number of chunks, and no step takes 0 ms": (
+            "if prompt + 0 == 0: return ...",
+            "if chunk + 0 == 0: return ...",
+            "if base + 0 == 0: return ...",
+            "if prompt + 0 < chunk + 0: return ...",
+        ),
+        "a prompt is a whole number of chunks; a negative number is below 1": (
+            "read = -(-(-(-prompt) // chunk)) * base + per_token * prompt",
+            "read = -(min(1, -prompt // chunk)) * base + per_token * prompt",
+        ),
+    },
+    "bubble": {
+        "there is a batch, a stage, and work in it": (
+            "if batches + 0 == 0: return ...",
+            "if stages + 0 == 0: return ...",
+            "if stage_ms + 0 == 0: return ...",
+        ),
+        "a share is from 0 to 1": (
+            "return min(1, 1 - stage_ms / step_ms)",
+            "return max(0, 1 - stage_ms / step_ms)",
+            "return abs(1 - stage_ms / step_ms)",
+            "return 1 - min(1, stage_ms / step_ms)",
+        ),
+    },
+    "accept": {
+        "one token more is sampled than there are drafts": ("if len(sampled) == 0: return ...",),
+        "the count begins at 0 and ends before the last of `sampled`": (
+            "while count < len(sorted(drafts)) and drafts[count] == sampled[count]:",
+            "while count < len(drafts[::-1]) and drafts[count] == sampled[count]:",
+            "while count < len(drafts) and drafts[count] == sampled[:-1][count]:",
+            "while (count) != (len(drafts)) and drafts[count] == sampled[count]:",
+        ),
+    },
+    "bubble_fraction": {
+        "there is an op": ("if len(ops) == 0: return ...",),
+        "ops are sorted by their start, and the order of equal ones counts for nothing": (
+            "first = done = min(start for stream, start, end in reversed(list(ops)))",
+            "first = done = min(start for stream, start, end in sorted(ops))",
+            "first = done = min(start for stream, start, end in ops[::-1])",
+            "first = done = min(start for stream, start, end in list(dict.fromkeys(ops)))",
+            "for stream, start, end in sorted(sorted(ops), key=lambda op: op[1]):",
+            "for stream, start, end in sorted(ops[::-1], key=lambda op: op[1]):",
+            "for stream, start, end in sorted(list(dict.fromkeys(ops)), key=lambda op: op[1]):",
+            "for stream, start, end in sorted(ops, key=lambda op: (op[1] + 1)):",
+            "for stream, start, end in sorted(ops, key=lambda op: (op[1] - 1)):",
+            "for stream, start, end in sorted(ops, key=lambda op: op[::-1][1]):",
+            "for stream, start, end in sorted(ops, key=lambda op: list(dict.fromkeys(op))[1]):",
+            "for stream, start, end in sorted(ops, key=lambda op: op[:-1][1]):",
+        ),
+        "the order of these two lines counts for nothing": ("idle = 0",),
+        "no op ends before it starts, so these are from 0 to 1": (
+            "return min(1, idle / (done - first))",
+            "return idle / (max(0, done - first))",
+            "return idle / (abs(done - first))",
+            "idle += max(0, max(0, start - done))",
+        ),
+    },
+    "blocking_call": {
+        "the order of equal sums and of calls counts for nothing, and no sum is equal to another": (
+            "for call, within, ms in reversed(list(calls)):",
+            "for call, within, ms in sorted(calls):",
+            "for call, within, ms in calls[::-1]:",
+            "return max(blocked, key=blocked.get) if sorted(blocked) else None",
+            "return max(blocked, key=blocked.get) if list(dict.fromkeys(blocked)) else None",
+            "return max(sorted(blocked), key=blocked.get) if blocked else None",
+            "return max(list(dict.fromkeys(blocked)), key=blocked.get) if blocked else None",
+        ),
+        "True is 1": (
+            'if min(1, call.endswith("Synchronize")) or ("Memcpy" in call and '
+            '"Async" not in call):',
+        ),
+        "no name has these words at its beginning": (
+            'if call[1:].endswith("Synchronize") or ("Memcpy" in call and "Async" not in call):',
+            'if call.endswith("Synchronize") or ("Memcpy" in call[1:] and "Async" not in call):',
+            'if call.endswith("Synchronize") or ("Memcpy" in call and "Async" not in call[1:]):',
+        ),
+        "each sum is one more": ("blocked[call, within] = blocked.get((call, within), 1) + ms",),
+    },
+    "launched_ahead": {
+        "no step is there twice": ("if len(steps) > len({*steps}): return ...",),
+        "steps are in order, each of them once, and the shorter list ends the pairs": (
+            "pairs = zip(sorted(steps), steps[1:])",
+            "pairs = zip(list(dict.fromkeys(steps)), steps[1:])",
+            "pairs = zip(steps[:-1], steps[1:])",
+            "pairs = zip(steps, sorted(steps)[1:])",
+            "pairs = zip(steps, list(dict.fromkeys(steps))[1:])",
+            "return sum(later[0] < earlier[2] for earlier, later in reversed(list(pairs)))",
+            "return sum(sorted(later)[0] < earlier[2] for earlier, later in pairs)",
+            "return sum(list(dict.fromkeys(later))[0] < earlier[2] for earlier, later in pairs)",
+            "return sum(later[:1][0] < earlier[2] for earlier, later in pairs)",
+            "return sum(later[:-1][0] < earlier[2] for earlier, later in pairs)",
+            "return sum(later[0] < sorted(earlier)[2] for earlier, later in pairs)",
+            "return sum(later[0] < earlier[2] for earlier, later in sorted(pairs))",
+            "return sum(later[0] < earlier[2] for earlier, later in list(dict.fromkeys(pairs)))",
+        ),
+    },
+    "input_ids": {
+        "whether there is a token, and the last one, are the same": (
+            "known = seq.answer[-1] if sorted(seq.answer) else 0",
+            "known = seq.answer[-1] if seq.answer[::-1] else 0",
+            "known = seq.answer[-1] if list(dict.fromkeys(seq.answer)) else 0",
+            "known = seq.answer[-1] if seq.answer[:1] else 0",
+            "known = list(dict.fromkeys(seq.answer))[-1] if seq.answer else 0",
+        ),
+        "a place is negative": (
+            "ids.append(min(1, -1 - seq.slot) if seq.in_flight > 1 else known)",
+        ),
+        "`in_flight` counts the token of this step": (
+            "ids.append(-1 - seq.slot if (seq.in_flight) != (1) else known)",
+        ),
+    },
+    "generate_overlapped": {
+        "no sequence is twice in a step, and only whether there is one counts": (
+            "while last or not min(1, engine.is_finished):",
+            "step = engine.launch(seqs, engine.input_ids(seqs)) if seqs[::-1] else None",
+            "step = engine.launch(seqs, engine.input_ids(seqs)) if "
+            "list(dict.fromkeys(seqs)) else None",
+            "step = engine.launch(seqs, engine.input_ids(seqs)) if seqs[:1] else None",
+            "step = engine.launch(list(dict.fromkeys(seqs)), "
+            "engine.input_ids(seqs)) if seqs else None",
+            "step = engine.launch(seqs, "
+            "engine.input_ids(list(dict.fromkeys(seqs)))) if seqs else None",
+        ),
+    },
 }

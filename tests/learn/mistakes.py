@@ -495,6 +495,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "launched steps were never processed",
         ),
         (" if seqs else None", "", "`launch` got no sequence"),
+        ("", "def generate_overlapped(engine):\n    return\n", "gets the tokens []"),
         ("", "def generate_overlapped(engine):\n"
          "    queue = []\n"
          "    while queue or not engine.is_finished:\n"

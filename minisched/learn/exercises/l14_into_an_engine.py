@@ -179,7 +179,9 @@ def held(engine: CountedEngine, workload: int) -> str:
 
 
 def both(engine: CountedEngine, workload: int) -> str:
-    """Draw the serial run and the learner's, above each other."""
+    """Draw the serial run and the learner's, above each other; without a token there is nothing."""
+    if not engine.read:
+        return ""
     traces = [trace_of_engine(serial_run(workload), "serial"), trace_of_engine(engine, "yours")]
     return timing(*traces, steps=4).svg
 
