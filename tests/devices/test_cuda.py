@@ -98,8 +98,8 @@ CONFIG = SchedulerConfig(kv_tokens=256, page_size=4, chunked_prefill_size=32, co
         ("pool", False),
         ("ring", True),
         ("token_pool", False),
-        ("prev_sampled", False),
-        ("request_state", False),
+        pytest.param("prev_sampled", False, marks=pytest.mark.thorough),
+        pytest.param("request_state", False, marks=pytest.mark.thorough),
     ],
 )
 def test_no_launch_waits_for_the_gpu(

@@ -45,7 +45,7 @@ def search(loop: str, requests: list[Request], width: int, **config: Any) -> Run
 # -- every law, on random workloads ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("design", every(5, DESIGNS), ids=lambda design: design.name)
+@pytest.mark.parametrize("design", every(9, DESIGNS), ids=lambda design: design.name)
 def test_no_law_is_broken_and_every_schedule_gives_the_output_of_a_search_alone(
     design: Variant,
 ) -> None:

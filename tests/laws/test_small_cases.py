@@ -15,7 +15,7 @@ from tests.support import many
 
 WORKLOADS = many(1, 12)  # that are drawn to find a bug
 TRIALS = 200  # cases that are judged to make one small
-EVERY = many(7, 1)  # of so many exhibits one is tried
+EVERY = many(12, 1)  # of so many exhibits one is tried
 
 
 def smallest(exhibit: Exhibit) -> Case | None:
