@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from io import StringIO
 
 from ..core import FinishReason, Output, Request
 from ..devices.sim import SimDevice
+from ..engine.log import log_to
 from ..loops.run import run_loop
 from ..models.hash import HashModel
+from ..models.tokenizer import REPLACEMENT, ByteTokenizer, StreamDecoder
 from ..trace.recorder import NullRecorder
 from .case import Case, fresh
 from .laws import ended, ends_in, tokens_in
 from .oracle import Alone
 
 SINCE = "in a whole run without a recorder"
+BATCH = "Prefill batch"  # in the log: of a step with a prompt
+CHARACTERS = "a", "\u00e9", "\u2013", "\U0001f600"
 GONE = "its reader is gone"  # part of the error of a request that no client reads
 
 
@@ -84,10 +89,12 @@ def find_other_ends(
 
     device, model = LimitedDevice(most), HashModel(workload.vocab_size, eos_ids=workload.eos_ids)
     device.built_by_host |= case.built_by_host
-    run = run_loop(
-        case.loop, device, model, requests, workload.config, case.cost, case.relay, hear,
-        **case.options,
-    )  # fmt: skip
+    log = StringIO()
+    with log_to(log):
+        run = run_loop(
+            case.loop, device, model, requests, workload.config, case.cost, case.relay, hear,
+            **case.options,
+        )  # fmt: skip
     for req, truth in known:
         outputs = heard[req.name]
         if req is gone:
@@ -98,6 +105,9 @@ def find_other_ends(
     if len(run.metrics.ended) != len(requests) or run.metrics.live:
         count = len(run.metrics.ended)
         yield "client", f"{len(requests)} requests ran, but {count} are counted {SINCE}"
+    lines = log.getvalue()
+    if "max_running_requests=" not in lines or (run.metrics.output_tokens and BATCH not in lines):
+        yield "crash", f"the log has no line of the sizes, or none of a prompt {SINCE}"
     if run.trace.slices or run.trace.program:
         yield "crash", "a recorder that is off has recorded"
 
@@ -108,8 +118,26 @@ def wrong_end(req: Request, truth: Alone, outputs: Sequence[Output]) -> Iterator
         yield "identity", f"gave {req.output_ids}, alone it gives {truth.tokens}"
     elif req.finish_reason is not truth.finish_reason or truth.error not in req.error:
         yield "ends", f"{ended(req)}, alone it {ended(truth)}"
+    elif wrong := wrong_text(req.output_ids):
+        yield "client", f"gets the text {wrong}"
     elif (told := tokens_in(outputs)) != req.output_ids or ends_in(outputs) != 1:
         yield "client", f"gave {req.output_ids}, but its client received {told}"
+
+
+def wrong_text(tokens: Sequence[int]) -> str:
+    """Return how the text of an answer that is decoded token by token differs from the whole.
+
+    The answer is one of characters with one to four bytes, the last of which may be incomplete.
+    """
+    ids = list("".join(CHARACTERS[token % len(CHARACTERS)] for token in tokens).encode())
+    del ids[len(ids) - len(tokens) % 2 :]
+    codec = ByteTokenizer()
+    decoder = StreamDecoder(codec)
+    pieces = [decoder.push(token) for token in ids]
+    halves = sum(REPLACEMENT in piece for piece in pieces)
+    text = "".join([*pieces, decoder.finish()])
+    is_right = text == codec.decode(ids) and not halves and not decoder.held_back()
+    return "" if is_right else f"{text!r} for {codec.decode(ids)!r}"
 
 
 def wrong_abort(
