@@ -178,6 +178,11 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
         add_beams(rng, workload)
     if odd and theme != "late prompt":
         workload.failures += draw_other_op(rng, workload)
+    if odd and not stays_crowded and rng.random() < LOST_SHARE:
+        req = rng.choice(workload.requests)
+        if not wrong_form(req):
+            position = rng.randrange(len(req.prompt) + 3)
+            workload.failures += (Failure(req.rid, position, INPUTS),)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -339,6 +344,7 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
 
 INTERRUPTED_SHARE = 1 / 10
 EARLY_SHARE = 1 / 12  # of workloads without drafts that release memory at the last launch
+LOST_SHARE = 1 / 8  # of workloads with a step that finds no memory for its inputs
 SEARCH_SHARE = 1 / 6  # of workloads without drafts that search with beams
 EQUAL_SHARE = {"urgent": 0.7, "crowded": 0.4}  # of workloads with two equal requests, by theme
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
@@ -887,6 +893,7 @@ flight the ring is used to its whole length; with eight, drafts stay unread for 
 need that (``for_deep``), so these designs get more of them."""
 
 
+SEARCH = "search"  # with beams
 FITTING = {
     "alike": ("vllm_async", "vllm_async", "overlap_pool_indexed", "pd"),
     "late prompt": ("mixed", "mixed"),
@@ -895,8 +902,11 @@ FITTING = {
     TRANSFER: ("pd",),
     POSTPROCESS: ("mindie_plugin", "mindie_placeholder"),
     OTHER_OP: ("mini_overlap", "two_batch"),
+    INPUTS: ("vllm_async", "overlap_thread", "vllm_pp2"),
+    SEARCH: ("overlap", "serial", "multi_step", "overlap_pool_indexed"),
 }
-"""By theme, or by a failure that only few loops can have, loops that reach the rare situations."""
+"""By theme, by a failure that only few loops can have, or for a search, loops that reach the rare
+situations."""
 
 
 def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
@@ -918,6 +928,7 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
         design = dealt(by_loop[loops[at]], turn, f"{kind} {loops[at]}")
         chosen[design.name] = design
     needs = [drawn.theme, *(failure.kind for failure in drawn.workload.failures)]
+    needs += [SEARCH] if drawn.workload.config.beam_width > 1 else []
     for number, loop in enumerate(loop for need in needs for loop in FITTING.get(need, ())):
         if loop in by_loop:
             design = dealt(by_loop[loop], len(DRAFTERS) * drawn.seed + number, f"fits {kind}")

@@ -40,6 +40,8 @@ def build_mask(
     worker: Worker[Any], step: Step, newest: Mapping[str, Sequence[int]] = MappingProxyType({})
 ) -> None:
     """Build the masks and penalties of a step; without memory its next launch loses the step."""
+    if step.has_result:
+        return  # it is lost already, and samples nothing
     try:
         worker.update_vocab_mask(step, newest)
     except Exception as error:

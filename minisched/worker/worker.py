@@ -71,6 +71,11 @@ class Step:
         """Return the number of integers in its output buffer."""
         return len(self.batch.reqs)
 
+    @property
+    def has_result(self) -> bool:
+        """Return whether the host has waited for it, or it has failed."""
+        return self._result is not None
+
     def result(self) -> Result:
         """Block the host until the copy has run. Return an error as a result; raise nothing."""
         if self._result is None:
