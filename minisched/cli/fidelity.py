@@ -72,19 +72,11 @@ def play(
     with work_progress() as work:
         player = Player(original, source, work.at)
     with player, work_progress(cases) as work:
-        version, others = player.about["version"], None
+        name, version, others = original.name, player.about["version"], None
         if workers != HERE:
-            others = partial(differs_from_own, original.name, source and source.resolve())
+            others = partial(differs_from_own, name, source and source.resolve())
         report = in_lockstep(
-            original.name,
-            PARTS[original.name],
-            player.play,
-            version,
-            cases,
-            seed,
-            work.advance,
-            workers,
-            others,
+            name, PARTS[name], player.play, version, cases, seed, work.advance, workers, others
         )
     if original.has_future_map:
         with work_progress() as work:
