@@ -105,6 +105,9 @@ def find_other_ends(
     if len(run.metrics.ended) != len(requests) or run.metrics.live:
         count = len(run.metrics.ended)
         yield "client", f"{len(requests)} requests ran, but {count} are counted {SINCE}"
+    for usage in run.metrics.ended:
+        if usage.first_token is not None and usage.scheduled is None:
+            yield "client", f"{usage.rid} got a token, but no step is counted for it {SINCE}"
     lines = log.getvalue()
     if "max_running_requests=" not in lines or (run.metrics.output_tokens and BATCH not in lines):
         yield "crash", f"the log has no line of the sizes, or none of a prompt {SINCE}"
