@@ -96,6 +96,7 @@ class Scale:
     max_prefill_tokens: Sequence[int] = (3, 8, 99)
     spare_pages: Sequence[int] = (0, 0, 1, 2, 4, 8, 12)  # of memory, besides the longest request
     refused_share: float = 0.1  # of workloads, have a page too few for the longest request
+    search_share: float = 1 / 6  # of workloads without drafts, search with beams
     context_len: int = CONTEXT_LEN
     settings: Mapping[str, Any] = field(default_factory=dict)  # not drawn
 
@@ -174,7 +175,7 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
             workload.arrivals.append(rng.randrange(15))
         workload.failures += () if stays_crowded else draw_mask_failure(rng, workload)
         add_rare(rng, workload, theme)
-    if not algorithm and rng.random() < SEARCH_SHARE:
+    if not algorithm and rng.random() < scale.search_share:
         add_beams(rng, workload)
     if odd and theme != "late prompt":
         workload.failures += draw_other_op(rng, workload)
@@ -345,7 +346,6 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
 INTERRUPTED_SHARE = 1 / 10
 EARLY_SHARE = 1 / 12  # of workloads without drafts that release memory at the last launch
 LOST_SHARE = 1 / 8  # of workloads with a step that finds no memory for its inputs
-SEARCH_SHARE = 1 / 6  # of workloads without drafts that search with beams
 EQUAL_SHARE = {"urgent": 0.7, "crowded": 0.4}  # of workloads with two equal requests, by theme
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
 OF_HOST = (INPUTS, MASK, TRANSFER, POSTPROCESS)

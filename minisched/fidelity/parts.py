@@ -111,6 +111,7 @@ class Shape:
             max_prefill_tokens=budgets if self.unified else (16384, 16384, 24 * page),
             spare_pages=(4000,) if self.queue else SPARE_PAGES[self.memory],
             refused_share=0,
+            search_share=0,
             context_len=CONTEXT_LEN,
             settings={**NOT_DRAWN, **ratio, **self.more},
         )

@@ -19,7 +19,7 @@ PAGE = (ROOT / "lessons/site/docs/overlap_in_nano_vllm.md").read_text("utf-8")
 SCALE = Scale(
     themes=("any",), wishes=("none",), num_requests=(8,), prompt_lens=range(1, 10), page_sizes=(4,),
     answer_lens=range(1, 15), chunks=(2, 4, 16), max_running_requests=range(2, 7),
-    spare_pages=range(3, 18), refused_share=0,
+    spare_pages=range(3, 18), refused_share=0, search_share=0,
 )  # fmt: skip
 WORKLOADS = [draw(len(DRAFTERS) * n, odd=False, scale=SCALE).workload for n in range(60)]
 

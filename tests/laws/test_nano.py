@@ -63,6 +63,7 @@ SCALE = Scale(
     chunks=range(1, 11),
     spare_pages=(*[0] * 40, *range(41)),
     refused_share=0,
+    search_share=0,
 )
 
 

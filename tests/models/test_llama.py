@@ -173,6 +173,7 @@ LONG = Scale(
     chunks=(7, 33, 100),
     max_prefill_tokens=(16384,),
     spare_pages=range(41),
+    search_share=0,
     context_len=CONTEXT,
 )
 """Windows of several widths meet in a batch."""
