@@ -588,4 +588,38 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             'elif (kind) is ("wait"):',
         ),
     },
+    "must_wait": {
+        "both are True or False": (
+            "if has_grammar + 0 == 2: return ...",
+            "if has_grammar + 0 > 2: return ...",
+            "if has_penalties + 0 == 2: return ...",
+            "if has_penalties + 0 > 2: return ...",
+        ),
+        "True is 1, and no count is negative": (
+            "return min(1, unknown) > 0 and (has_grammar or has_penalties)",
+            "return unknown > 0 and (min(1, has_grammar) or has_penalties)",
+            "return unknown > 0 and (has_grammar or min(1, has_penalties))",
+            "return (unknown) != (0) and (has_grammar or has_penalties)",
+        ),
+    },
+    "fill": {
+        "no request is twice in a step": (
+            "if len(last_rids) > len({*last_rids}): return ...",
+            "ids = [*ids[:-1], sampled[list(dict.fromkeys(last_rids)).index(rid)]]",
+        ),
+        "a known id is at least 0, and only the last one may be a -1": (
+            "if min(1, ids[-1]) == -1:",
+            "if list(dict.fromkeys(ids))[-1] == -1:",
+            "if (ids[-1]) <= (-1):",
+            "if (ids[-1]) is (-1):",
+        ),
+    },
+    "ends_in_flight": {
+        "an answer counts by its truth, and these are true": (
+            "if length + 0 == 0: return ...",
+            "if length + 0 == 1: return ...",
+            "if computed + 0 == length + 0: return ...",
+            "if computed + 0 > length + 0: return ...",
+        ),
+    },
 }

@@ -75,6 +75,12 @@ HALF_A_PAGE = plain_memory(
 )
 """Three pages for two requests, each of which ends up with a page and a half: one at a time."""
 
+ONE_TOO_MANY = plain_memory(
+    case("a: 1 2 -> 4; b: 3 4 5 -> 4; c: 6 -> 4", "overlap", kv=48, rows=3, cost=COST,
+         chunked_prefill_size=-1, max_prefill_tokens=4)
+)  # fmt: skip
+"""Two prompts that nothing may cut, and together a token more than a step may have."""
+
 TOGETHER = plain_memory(
     case("a: 1 2 -> 6; b at 3: 3 4 -> 6", "overlap", kv=16, rows=2, page_size=2, cost=COST,
          schedule_conservativeness=0.0)
@@ -82,10 +88,10 @@ TOGETHER = plain_memory(
 """Just enough memory for both requests. One holds some of it when the other one comes."""
 
 MORE_THAN_A_CHUNK = plain_memory(
-    case("a: 1 -> 9; b: 2 -> 9; c: 3 -> 9; d: 4 -> 9", "overlap", kv=99, rows=4,
+    case("a: 1 -> 9; b: 2 3 -> 9; c: 4 5 -> 9; d: 6 -> 9", "overlap", kv=99, rows=4,
          chunked_prefill_size=2, cost=COST)
 )  # fmt: skip
-"""More requests decode in a step than its prompts may have tokens."""
+"""More requests decode in a step than prompts may have tokens, which fill three steps if cut."""
 
 
 def small_case(seed: int, is_tight: bool) -> Case:
@@ -313,7 +319,7 @@ EXERCISES = (
         workloads=Workloads(
             levels=LEVELS, seeds=22, change=plain_memory,
             first={
-                "tight": (HALF_A_PAGE, *(small_case(n, True) for n in range(20))),
+                "tight": (HALF_A_PAGE, ONE_TOO_MANY, *(small_case(n, True) for n in range(20))),
                 "time": (TOGETHER, MORE_THAN_A_CHUNK, *(small_case(n, False) for n in range(10))),
             },
         ),
