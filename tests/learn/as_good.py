@@ -176,6 +176,7 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "if chunks + 0 > running + 0: return ...",
             "return min(1, chunks) >= 1",
             "return (chunks) == (1)",
+            "return (chunks) is (1)",
         ),
     },
     "shared_pages": {
