@@ -131,13 +131,13 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "if waiting or chunked:",
         ),
         "those who stay keep their order": (
-            "return (set(batch) == set(running)) and pages_short == 0",
+            "return set(batch) == set(running) and pages_short == 0",
         ),
         "the pages are 0 or more": (
             "return batch == running and min(1, pages_short) == 0",
             "return batch == running and (pages_short) <= (0)",
             "return batch == running and (pages_short) is (0)",
-            "return batch == running and (bool(pages_short) == bool(0))",
+            "return batch == running and bool(pages_short) == bool(0)",
         ),
     },
     "cut": {
@@ -223,7 +223,7 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "free = [leaf for leaf in leaves if min(1, leaf.lock_ref) == 0]",
             "free = [leaf for leaf in leaves if (leaf.lock_ref) <= (0)]",
             "free = [leaf for leaf in leaves if (leaf.lock_ref) is (0)]",
-            "free = [leaf for leaf in leaves if (bool(leaf.lock_ref) == bool(0))]",
+            "free = [leaf for leaf in leaves if bool(leaf.lock_ref) == bool(0)]",
         ),
         "the order of the keys is the same": (
             "return min(free, key=lambda leaf: (leaf.last_used + 1))",
