@@ -210,6 +210,7 @@ def test_the_page_size_has_the_name_that_the_installed_version_takes() -> None:
 def test_with_a_gpu_pytest_takes_one_worker(
     is_there: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: is_there)
     assert pytest_xdist_auto_num_workers(request.config) == (1 if is_there else None)
 
