@@ -14,6 +14,7 @@ from ..core import Lease, Outputs, Request, Result, ScheduleBatch
 from ..engine.engine import Engine
 from ..models.hash import ELSEWHERE, P, mix
 from ..scheduler.verify import VerifyResult
+from ..speculative.draft_model import USUAL_AGREE
 from .history import many
 
 LONGEST_SUFFIX = 3
@@ -112,6 +113,6 @@ class DraftRules:
         tokens = req.known_tokens(0, req.known_len)
         if self.config.speculative_algorithm.startswith("NGRAM"):
             return looked_up(tokens, count)
-        agree = int(self.config.speculative_draft_model_path.partition(":")[2])
+        agree = int(self.config.speculative_draft_model_path.partition(":")[2] or USUAL_AGREE)
         count = min(count, self.engine.worker.max_len - len(tokens) + 1)
         return modelled(tokens, count, agree, self.config.vocab_size)

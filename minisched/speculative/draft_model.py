@@ -22,6 +22,8 @@ from ..scheduler.config import DRAFT_MODELS
 from ..trace import Touch
 from .lookup import LookupDrafter, Reach
 
+USUAL_AGREE = 7  # of 10 tokens that a hash draft model guesses right, if its name has no number
+
 
 class DraftModel:
     """``STANDALONE`` (SGLang ``speculative/standalone_worker.py``, vLLM ``draft_model.py``).
@@ -221,11 +223,11 @@ def open_draft_model(path: str, device: str, target: Any) -> Model:
     if kind == "hash" and isinstance(target, HashModel):
         if number and not number.isdecimal():
             raise ValueError(f"the draft model is {path!r}, but {number!r} is no whole number.")
-        return open_hash_draft(device, target, int(number or 7))
+        return open_hash_draft(device, target, int(number or USUAL_AGREE))
     return open_model(path, device, AUTO if path == "hash" else target.dtype or AUTO)
 
 
-def open_hash_draft(device: str, target: HashModel, agree: int = 7) -> HashModel:
+def open_hash_draft(device: str, target: HashModel, agree: int = USUAL_AGREE) -> HashModel:
     """Return a draft model for ``target`` in a device's arrays, with the same vocabulary.
 
     With ``agree`` 10 the drafts are the tokens that a greedy target chooses.
