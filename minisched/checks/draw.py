@@ -483,6 +483,10 @@ def add_beams(rng: Random, workload: Workload) -> None:
     A loop that refuses beam search runs the same requests without it (``without_refused``).
     """
     workload.config = replace(workload.config, beam_width=rng.randint(2, 4))
+    if rng.random() < 0.7:  # searches run together, and memory is short after a while
+        workload.config = replace(
+            workload.config, rules="", schedule_conservativeness=0.0, max_running_requests=4
+        )
     for at, req in enumerate(workload.requests):
         if not wrong_form(req) and refused_wish(req.params) and rng.random() < 0.9:
             kept = ("max_new_tokens", "stop_token_ids", "ignore_eos")

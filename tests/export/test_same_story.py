@@ -137,7 +137,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
         ends = points[1::2] if "L" in path.attrib["d"] else points[1:2]
         rows = [max(i for i, top in enumerate(tops) if top - 2 <= y) for y in ends]
         arrows[view.lanes[rows[0]], src.end, view.lanes[rows[-1]], dst.start] += 1
-    return Shown(boxes, arrows, max((key[3] for key in boxes), default=0))
+    return Shown(boxes, arrows, view.end)  # the scale ends there; the last slice may be a moment
 
 
 def read_html(text: str) -> Shown:
