@@ -140,7 +140,7 @@ def of_one(trace: Trace, count: int = 3, has_gap: bool = False) -> Scene:
     """
     view = around_a_gap(trace, count) if has_gap else shown(trace, count)
     strip = Strip(view)
-    about = f"{about_run(trace)}; a colour is a step"
+    about = "; ".join([about_run(trace), "a colour is a step", *strip.reasons])
     about += "; an arrow brings a prompt's KV" * bool(strip.beside_prompts)
     part = Part(trace.loop, strip.note, [strip.lanes(view.duration)])
     return Scene(strip.beside_prompts or finding_of(strip), about, [part])
@@ -304,6 +304,23 @@ class Strip:
             steps = " and ".join(map(str, over))
             words.append(f"the token of step {steps} goes over the host, others stay on the device")
         return ", ".join(words)
+
+    @property
+    def reasons(self) -> Iterator[str]:
+        """Yield the reasons that no box shows: a change of the batch, two batches, the order."""
+        turns, gaps = turns_of(self.view), self.view.bubbles
+        rids = {item.step: item.rids for item in self.view.slices if item.name == "forward"}
+        changes = [step for step in rids if step - 1 in rids and rids[step] != rids[step - 1]]
+        if "launches its sampling" in self.ahead:
+            yield "a narrow box launches the sampling of its step"
+        if len({one.lane for one in self.of("run")}) > 1:
+            return
+        if turns == 2:
+            yield "odd and even steps are two batches"
+        elif self.ahead and len(gaps) == 1 and changes:
+            yield f"the batch changes after step {changes[0] - 1}"
+        elif not self.ahead and gaps and self.goes_over_the_host is False:
+            yield "the host reads a step before it plans the next"
 
     def lanes(self, length: int) -> Lanes:
         """Return the hosts, then the devices, with the way of one token."""

@@ -74,11 +74,13 @@ def on_sheet(name: str, sheet: Sheet) -> str:
 
 
 def on_slide(name: str) -> str:
-    """Draw a picture for a slide: of pages their number alone, and of relays one of each way."""
+    """Draw a picture for a slide: of some pictures a part, such as one relay of each way."""
     if name == "page_allocator":
         scene = SMALL[name]()
         legend = {**scene.legend, "protected": "cached, and a request uses it"}
         return to_svg(replace(scene, parts=scene.parts[:1], legend=legend), WIDE)
+    if name == "chunked_and_mixed_prefill":
+        return to_svg(stages.only(SMALL[name](), "b", "long"), WIDE)
     if name == "one_token":
         return to_svg(one_token([*map(run_of, compare.WAYS)]), WIDE)
     return on_sheet(name, WIDE)

@@ -201,8 +201,10 @@ class LanesDrawing:
         """Draw as much of a label as fits, where no arrow runs, if there is such a place."""
         places = self._places(item, strip)
         first = next(places, None)
-        if not first and item.kind.startswith("step "):
-            self._name_beside(item, strip)
+        step = str(item.data.get("step", ""))
+        is_bare = first is None or (first[0] == step and item.brief == "launch")
+        if item.kind.startswith("step ") and is_bare and self._name_beside(item, strip):
+            return
         if first:
             rest = (place for place in places if not place[2])
             words, middle, is_struck = next(rest, first) if first[2] else first
@@ -213,8 +215,8 @@ class LanesDrawing:
             is_bold, y = item.kind in ("bubble", "waited"), strip.y + self.box / 2 + 4
             self.page.label(middle, y, words, look_of(item).replace("-", " "), kind, is_bold)
 
-    def _name_beside(self, item: LaneItem, strip: _Strip) -> None:
-        """Draw a narrow box's label on the free lane to its right, or to its left, or its verb."""
+    def _name_beside(self, item: LaneItem, strip: _Strip) -> bool:
+        """Draw a narrow box's label, or its verb, on the free lane beside it, if there is room."""
         x, until = self.x.at(item.start), self.x.at(item.end)
         boxes = [(self.x.at(one.start), self.x.at(one.end)) for one in strip.row.spans]
         for words in dict.fromkeys((item.label, item.brief)):
@@ -229,7 +231,8 @@ class LanesDrawing:
                     self.page.words(left + room / 2, y, words, "small", "middle")
                     strip.names.append((left, left + room))
                     self.page.said.add(words)
-                    return
+                    return True
+        return False
 
     def _places(self, item: LaneItem, strip: _Strip) -> Iterator[tuple[str, float, bool]]:
         """Yield places for words without signs or arrows, nearest to the middle first.

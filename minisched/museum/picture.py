@@ -64,6 +64,9 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     notes, why = [*told(view, offence), *wrong_tokens(view)], offence.sentence
     if offence.deeds and (missing := missing_of(view, offence)):
         why = missing_words(missing, offence)  # the phrases below the cell contain the rest
+        if [deed.partition(" ")[0] for deed in offence.deeds] == ["reads", "writes"]:
+            read, written = (item.label for item in missing)
+            why += f", so a late {read} reads the data of {written}"
         notes = [*wrong_tokens(view)]
     same = "without it, same requests: every law holds"
     if offence.cell:

@@ -59,12 +59,23 @@ def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
         lanes = Lanes([*rows, *devices_of(run.trace)], end, flags=pause_flags(run))
         parts.append(Part(name, note, [lanes]))
     about = next(iter(runs.values())).trace.what_ran
-    about = f"{about}, simulated time; a box is a step, its number a prompt's tokens"
+    about = f"{about}, simulated time; a box is a step, with a prompt's tokens or the device's step"
     legend = {
         **LEGEND,
         "flag": "the client receives a token: the longest pause is between two of them",
     }
     return Scene(title, about, parts, legend)
+
+
+def only(scene: Scene, *names: str) -> Scene:
+    """Return a scene of ``requests_of`` with the lanes of the named requests alone."""
+    shown = [
+        (part, [row for row in show.rows if row.name in names], show.flags)
+        for part in scene.parts for show in part.shows if isinstance(show, Lanes)
+    ]  # fmt: skip
+    end = max(item.end for _, rows, _ in shown for row in rows for item in row.spans)
+    parts = [replace(part, shows=[Lanes(rows, end, flags=flags)]) for part, rows, flags in shown]
+    return replace(scene, about=scene.about.replace(" or the device's step", ""), parts=parts)
 
 
 def alike(rows: Sequence[LaneRow]) -> list[LaneRow]:

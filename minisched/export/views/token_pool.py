@@ -16,7 +16,7 @@ MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40
 COLUMNS = ("rows", "uploads", "starts", "ends", "writes")  # ``TokenPool.record`` defines them
 LEGEND = {
     "upload": "prompt tokens, uploaded by the host",
-    "sample": "a sampled token, gathered by the next step",
+    "sample": "a sampled token, gathered by its request's next step",
     "unread": "a sampled token that no step gathers",
     "stale": "copied, but its KV is cached: never gathered",
     "wasted": "the sample of a wasted row",
@@ -56,16 +56,20 @@ def scene(trace: Trace) -> Scene:
                 data: dict[str, str | int] = {"slot": tenancy.row, "position": position,
                                               "rid": tenancy.rid, "step": cell.step}  # fmt: skip
                 data |= {"gathered": cell.gathered_by} if cell.gathered_by else {}
-                gathered = str(cell.gathered_by or "")
                 cell_of = f"row {tenancy.row}, position {position}, rid {tenancy.rid}"
-                reader = f"gathered by step {gathered}" if gathered else "never gathered"
+                reader = f"gathered by step {cell.gathered_by}"
+                reader = reader if cell.gathered_by else "never gathered"
                 about = f"{cell_of}: written by step {cell.step}, {reader}"
                 is_unread = cell.look == "sample" and not cell.gathered_by
                 look, writer = "unread" if is_unread else cell.look, str(cell.step)
-                cells[at, position] = GridCell(look, writer, gathered, about, data=data)
-    rows = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies[:MOST_TENANCIES]]
+                cells[at, position] = GridCell(look, writer, "", about, data=data)
+    rows, before = list[str](), 0
+    for tenancy in tenancies[:MOST_TENANCIES]:
+        where = "then" if tenancy.row == before else f"row {tenancy.row}:"
+        rows.append(f"{where} {short(tenancy.rid, 8)}")
+        before = tenancy.row
     columns = [*map(str, range(min(positions, MOST_POSITIONS)))]
-    note = "in a cell: the step that wrote it; below it: the step that gathered it"
+    note = "in a cell: the step that wrote it"
     late, count = looks["lacking"], looks["sample"] + looks["wasted"] + looks["lacking"]
     on_device = sum(
         cell.look == "sample" and cell.gathered_by > 0
