@@ -150,7 +150,7 @@ def case_text(case: Case) -> list[str]:
     if case.built_by_host:
         lines.append("the host builds the ops when it launches them, as on cuda and mlx")
     if case.runs_whole:
-        lines.append("it runs once more as a whole, without a recorder")
+        lines.append("it runs once more as a whole, without a trace")
     if case.cost == SIM_COST:
         lines.append("costs: the usual ones of sim")
     if workload.eos_ids:

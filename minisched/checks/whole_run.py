@@ -22,7 +22,7 @@ from .case import Case, fresh
 from .laws import ended, ends_in, tokens_in
 from .oracle import Alone
 
-SINCE = "in a whole run without a recorder"
+SINCE = "in a whole run without a trace"
 BATCH = "Prefill batch"  # in the log: of a step with a prompt
 CHARACTERS = "a", "\u00e9", "\u2013", "\U0001f600"
 GONE = "its reader is gone"  # part of the error of a request that no client reads
@@ -112,7 +112,7 @@ def find_other_ends(
     if "max_running_requests=" not in lines or (run.metrics.output_tokens and BATCH not in lines):
         yield "crash", f"the log has no line of the sizes, or none of a prompt {SINCE}"
     if run.trace.slices or run.trace.program:
-        yield "crash", "a recorder that is off has recorded"
+        yield "crash", "a run without a trace has recorded"
 
 
 def wrong_end(req: Request, truth: Alone, outputs: Sequence[Output]) -> Iterator[tuple[str, str]]:
