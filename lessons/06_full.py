@@ -149,8 +149,8 @@ learn.check("pages_short", pages_short)
 # ## Exercise 2: which request is retracted? · 3 lines
 #
 # `running` are the decoding requests, in the order in which they began; each has `rid`, `num_outputs`
-# (tokens so far) and `prompt_len`. Return the one that loses least. Among equals, return the one that
-# frees most, and then the one that may wait longest.
+# (tokens so far) and `prompt_len`. Return the one that loses least: count its outputs alone, not its
+# prompt. Among equals, return the one that frees most, and then the one that may wait longest.
 
 
 # %% tags=["exercise"]
@@ -194,8 +194,8 @@ learn.show(steps_returned)
 # generate: 205 points.
 #
 # The points are 100 times the root of *speed-up × how many times shorter the p99 pause is*, both over
-# `serial`. You need 240, and no request may be retracted. The same holds on a second workload with
-# short answers.
+# `serial`. You need 240, at most 5 % more makespan than the package's own lines, and no retraction.
+# The same holds on a second workload with short answers.
 
 
 # %% tags=["exercise"]

@@ -25,6 +25,31 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "    def wait(self, op):\n"
          "        self.now = max(self.now, self.end_of[op])\n"
          "        return op\n", "the host's clock is at 15 ms, but it should be at 10"),
+        ("", "class Device:\n"
+         "    def __init__(self):\n"
+         "        self.now, self.free_at, self.ends = 0, 0, {}\n"
+         "    def work(self, ms):\n"
+         "        self.now += ms\n"
+         "    def launch(self, fn, ms):\n"
+         "        self.free_at = max(self.now, self.free_at) + ms\n"
+         "        self.ends[fn] = fn(), self.free_at\n"
+         "        return fn\n"
+         "    def wait(self, op):\n"
+         "        value, end = self.ends[op]\n"
+         "        self.now = max(self.now, end)\n"
+         "        return value\n", "but it should be at 10"),
+        ("", "class Device:\n"
+         "    def __init__(self):\n"
+         "        self.now, self.free_at, self.values = 0, 0, {}\n"
+         "    def work(self, ms):\n"
+         "        self.now += ms\n"
+         "    def launch(self, fn, ms):\n"
+         "        self.free_at = max(self.now, self.free_at) + ms\n"
+         "        self.values[self.free_at] = fn()\n"
+         "        return self.free_at\n"
+         "    def wait(self, op):\n"
+         "        self.now = max(self.now, op)\n"
+         "        return self.values[op]\n", "the wait gave (1, 2)"),
     ),
     "generate_tokens": (
         ("tokens.append(device.wait(op))", "tokens.append(op)", "should give"),
@@ -40,6 +65,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "        prompt.append(device.wait(device.launch(lambda: model(prompt), 10)))\n"
          "        device.work(6)\n"
          "    return prompt[before:]\n", "your lines write to the list `prompt`"),
+        ("        device.work(6)\n",
+         "        device.work(6)\n        if tokens[-1] == 0:\n            break\n",
+         "give [5, 0, 85"),
+        ("return tokens[len(prompt):]",
+         "return tokens[tokens.index(tokens[len(prompt)]):] if count else []", "give [5, 0, 85"),
     ),
     "generate_ahead": (
         ("memory = list(prompt)", "memory = prompt", "your lines write to the list `prompt`"),
@@ -66,6 +96,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "        done.append(device.wait(op))\n"
          "        device.work(6)\n"
          "    return done\n", "jobs were in flight at a time"),
+        ("        device.work(6)\n",
+         "        device.work(6)\n        if tokens[-1] == 0:\n            break\n",
+         "give [5, 0, 85"),
     ),
     "my_loop": (
         ("last = pending", "last = pending or last", "Step 1 has already been processed"),
@@ -104,6 +137,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("token < 0", "token <= 0", "should give `[0]`"),
         ("[-token]", "[abs(token) + 99]", "IndexError at your line"),
         ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
+        ("token < 0", "-100 < token < 0", "should give"),
     ),
     "alloc": (
         ("(future_ct + num_reqs) % limit", "future_ct",
@@ -118,6 +152,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "[future_ct + 1] * num_reqs, (future",
             "reads future slot 1 for r1, which belongs to step 1 for r2",
         ),
+        ("    slots =",
+         "    if future_ct >= limit // 2:\n        future_ct = 0\n    slots =", "should give"),
     ),
     "limit": (
         ("", "def limit(m, n, c):\n    return 9 * m", "may stand in front"),
@@ -195,6 +231,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("rem_chunk // page_size * page_size",
          "rem_chunk // page_size // 2 * page_size or page_size",
          "two prompts would be half computed"),
+        ("return rem_chunk //", "return min(rem_chunk, 16) //", "should give"),
     ),
     "fits": (
         (" + page_size", "", "but the rules admit"),
@@ -203,6 +240,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("extend_len + new_tokens", "2 * (extend_len + new_tokens)",
          "is refused, but no other request holds memory"),
         ("extend_len + new_tokens + page_size < left", "True", "but the rules admit"),
+        ("new_tokens + page_size", "min(new_tokens, 64) + page_size",
+         "it gives True, should give False"),
+        ("page_size < left", "page_size < left or left > 100", "it gives True, should give False"),
     ),
     "order": (
         ("-one.cached_len", "one.cached_len", "the number of prompt tokens computed is "),
@@ -216,6 +256,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("-one.cached_len", "-(one.cached_len > 0)", "should give"),
         ("-one.cached_len", "one.prompt_len - one.cached_len",
          "the number of prompt tokens computed is "),
+        ("sorted(waiting,", "sorted(waiting[:128],", "should give"),
     ),
     "decodes_first": (
         ("chunks >= 1", "True", "Needed: a makespan of at most 748.8 ms."),
@@ -230,6 +271,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("return same // page_size", "return 0", "it gives 0, should give 1"),
         ("return same // page_size",
          "return sum(a == b for a, b in zip(edge, tokens)) // page_size", "reads it as its token"),
+        ("return same // page_size", "return min(same // page_size, 8)", "it gives 8, should give"),
     ),
     "to_lock": (
         ("return path", "return path[:1]", "has 0 locks"),
@@ -252,6 +294,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "evicted before it was locked"),
         ("return min(free, key=lambda leaf: leaf.last_used)", "return None",
          "which is not one of the leaves"),
+        ("min(free", "min(free[:4]", "should give"),
     ),
     "pages_short": (
         ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
@@ -279,6 +322,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("reversed(running)", "running", "too, and began to decode last"),
         ("return min(latest, key=lambda one: (one.num_outputs, -one.prompt_len))",
          "return None", "not one of those who run"),
+        ("(one.num_outputs,", "(min(one.num_outputs, 64),", "should give"),
+        ("(one.num_outputs, -one.prompt_len)", "one.num_outputs + one.prompt_len", "should give"),
     ),
     "may_free": (
         ("last_step <= returned", "last_step < launched", "it gives False, should give True"),

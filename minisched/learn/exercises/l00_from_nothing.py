@@ -181,7 +181,7 @@ def as_it_ran(run: Generated, *args: Any) -> str:
 Script = tuple[tuple[str, float], ...]
 TIMES = (0, 0.5, 1, 2, 2.5, 5, 7, 10, 12)  # ms
 WORDS = {"work": "work {} ms", "launch": "launch {} ms", "wait": "wait for job {}",
-         "equal": "launch {} ms that give 0"}  # fmt: skip
+         "equal": "launch {} ms that give 0", "again": "launch `step` {} ms"}  # fmt: skip
 SCRIPTS: tuple[Script, ...] = (
     (("launch", 10),),
     (("launch", 10), ("wait", 0)),
@@ -190,6 +190,8 @@ SCRIPTS: tuple[Script, ...] = (
     (("launch", 10), ("launch", 5), ("wait", 0), ("wait", 1)),
     (("equal", 10), ("equal", 5), ("wait", 0), ("wait", 1)),
     (("equal", 0), ("wait", 0)),
+    (("launch", 10), ("launch", 0), ("wait", 0), ("wait", 1)),
+    (("again", 10), ("again", 10), ("wait", 0), ("wait", 1)),
     (("launch", 10), ("launch", 5), ("wait", 1), ("wait", 0)),
 )
 
@@ -214,25 +216,28 @@ def scripts() -> Iterator[tuple[Script]]:
 def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
     """Return the clock after each line of a script, with the value of a wait.
 
-    A job's value is its number, and its place in the order in which jobs ran; or it is 0.
+    A job's value is its number, and its place in the order in which jobs ran; or it is 0. Each
+    ``again`` launches the same function, ``step``.
     """
-    device, ops, order, said = make(), list[Any](), list[int](), list[tuple[float, Any]]()
+    device, ops, order, said = make(), list[Any](), list[int | str](), list[tuple[float, Any]]()
 
-    def job(number: int) -> Callable[[], Any]:
-        def run() -> tuple[int, int]:
-            order.append(number)
-            return number, len(order)
+    def job(name: int | str) -> Callable[[], Any]:
+        def run() -> tuple[int | str, int]:
+            order.append(name)
+            return name, len(order)
 
         return run
 
+    step = job("step")
     for what, amount in script:
         value = None
         if what == "work":
             device.work(amount)
-        elif what in ("launch", "equal"):
-            ops.append(device.launch(job(len(ops)) if what == "launch" else lambda: 0, amount))
-        else:
+        elif what == "wait":
             value = device.wait(ops[int(amount)])
+        else:
+            fn = {"launch": job(len(ops)), "equal": lambda: 0, "again": step}[what]
+            ops.append(device.launch(fn, amount))
         said.append((device.now, value))
     return said
 
@@ -265,7 +270,8 @@ def as_it_should_be(said: Any, script: Script) -> str:
 # -- Exercises 2 and 3: tokens on such a device ----------------------------------------------------
 
 HOST, DEVICE = 6, 10  # ms a token
-PROMPTS = (([7], 1), ([7], 3), ([8, 8], 2), ([3, 1, 4], 9), ([15, 9, 2, 6, 5], 9))
+REPEATS = [3, 5, 3], 4  # gives 5, which is in the prompt, and then token 0
+PROMPTS = (([7], 1), ([7], 3), ([8, 8], 2), REPEATS, ([3, 1, 4], 9), ([15, 9, 2, 6, 5], 9))
 
 
 def model(tokens: Sequence[int]) -> int:

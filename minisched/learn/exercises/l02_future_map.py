@@ -21,7 +21,7 @@ from ...museum.exhibit import find as find_bug
 from ...museum.patch import put_in
 from ...relay.base import RelayShape
 from ...relay.future_map import FutureMapRing
-from ..exercise import COST, Exercise, Function, Pure, Workloads
+from ..exercise import COST, Exercise, Function, Pure, Workloads, is_large
 from ..guard import Mistake
 from ..outputs import Table
 from ..runs import VOCAB
@@ -99,7 +99,8 @@ class Slots:
 
 def ids_of_a_step(random: Random) -> tuple[list[int], list[int]]:
     """Tokens and placeholders, and the values of the slots, also of slot 0."""
-    slots = [random.randrange(19) for _ in range(random.randint(1, 10))]
+    most, tokens = (600, 150_000) if is_large(random) else (10, 19)
+    slots = [random.randrange(tokens) for _ in range(random.randint(1, most))]
     one = (random.randrange(1 - len(slots), 19) for _ in range(random.randint(1, 5)))
     return list(one), slots
 
@@ -133,6 +134,19 @@ def allotted(alloc: Any, ring: FutureMapRing, num_reqs: int) -> list[int]:
         )
     ring.future_ct = given[1]
     return slots
+
+
+def slots_within_the_limit(random: Random) -> tuple[int, int, int]:
+    """A counter, a batch and a limit, not yet near the place where slots begin at 1 again."""
+    limit = random.randint(200, 600) if is_large(random) else random.randint(8, 40)
+    num_reqs = random.randint(1, 5)
+    return random.randint(0, limit * 3 // 4 - num_reqs), num_reqs, limit
+
+
+def slots_and_counter(answer: Any, future_ct: int, num_reqs: int, limit: int) -> Any:
+    """Return the slots as a list, and the counter, where ``limit`` is as good as 0."""
+    slots, *counters = answer
+    return [*slots], [counter % limit for counter in counters]
 
 
 def _are_integers(given: Any) -> bool:
@@ -225,6 +239,8 @@ EXERCISES = (
             "relay.future_map:FutureMapRing.alloc_future_indices",
             call=allotted,
             bug=STICKY,
+            asked=slots_within_the_limit,
+            counts=slots_and_counter,
         ),
         solution="""
             def alloc(future_ct, num_reqs, limit):

@@ -10,7 +10,7 @@ from ...checks.case import Case
 from ...checks.history import many
 from ...memory.radix_cache import RadixCache, TreeNode
 from ...museum.exhibit import case
-from ..exercise import COST, Exercise, Function, Workloads
+from ..exercise import COST, Exercise, Function, Workloads, is_large
 from ..guard import Mistake
 from .l04_long_prompt import crowd
 
@@ -96,8 +96,10 @@ def edge_and_prompt(random: Random) -> tuple[list[int], list[int], int]:
 
     Python has one object for each small integer, but two for two large ones that are equal.
     """
-    size = random.choice((1, 2, 4))
-    edge = [random.randrange(1000, 1003) for _ in range(size * random.randint(1, 4))]
+    size, pages = random.choice((1, 2, 4)), random.randint(1, 4)
+    if is_large(random):
+        pages = random.randint(40, 600) // size
+    edge = [random.randrange(1000, 1003) for _ in range(size * pages)]
     same = [int(str(token)) for token in edge[: random.randint(size, len(edge))]]
     rest = [random.randrange(1000, 1003) for _ in range(random.randint(0, 9))]
     return edge, same + rest, size
@@ -131,9 +133,11 @@ def leaves_of(tree: RadixCache) -> Iterator[Leaf]:
 
 def some_leaves(random: Random) -> tuple[list[Leaf]]:
     """Leaves that were last used at different times; at least one has no lock."""
-    count = random.randint(1, 4)
+    count, latest = random.randint(1, 4), [9, 30, 10_000]
+    if is_large(random):
+        count, latest = random.randint(5, 200), [1000, 10_000]
     locks = random.sample([0, *(random.choice((0, 0, 1, 2)) for _ in range(count - 1))], count)
-    times = random.sample(range(1, random.choice((9, 30, 10_000))), count)
+    times = random.sample(range(1, random.choice(latest)), count)
     return ([Leaf(random.randint(1, 9), *pair, None) for pair in zip(locks, times, strict=True)],)
 
 

@@ -12,7 +12,7 @@ from ...memory.pool import LeasePool
 from ...museum.exhibit import case
 from ...policy import PrefillAdder
 from ...policy.sglang import Ratio
-from ..exercise import COST, Exercise, Function, Scored, Workloads
+from ..exercise import COST, Exercise, Function, Scored, Workloads, is_large
 from .l04_long_prompt import crowd
 
 # -- What all three are held against: more is let in than will fit ---------------------------------
@@ -86,9 +86,12 @@ class Candidate(NamedTuple):
 
 def some_candidates(random: Random) -> tuple[list[Candidate]]:
     """Requests that decode; some have as many outputs, and prompts of the same length."""
-    names = random.sample("abcd", random.randint(1, 4))
+    names, fewest = random.sample("abcd", random.randint(1, 4)), 1
+    if is_large(random):
+        names = [f"r{at}" for at in range(random.choice((2, random.randint(5, 200))))]
+        fewest = random.randint(1, 500)
     lengths = random.choice(((1, 2, 3), (1, 3, 3000)))
-    sizes = [(random.randint(1, 4), random.choice(lengths)) for _ in names]
+    sizes = [(random.randint(fewest, fewest + 3), random.choice(lengths)) for _ in names]
     return ([Candidate(rid, *size) for rid, size in zip(names, sizes, strict=True)],)
 
 
@@ -175,9 +178,9 @@ EXERCISES = (
             "is the one that began last, so look at them in reverse order.",
         ),
         why=(
-            "The victim keeps its tokens and loses its KV, so all of them are computed again. The "
-            "request with the fewest tokens loses least. Its client only sees a pause: every "
-            "token stays what it was."
+            "The victim keeps its tokens and loses its KV, so its tokens are computed again. As in "
+            "SGLang, the rule counts the outputs alone: the request with the fewest loses least. "
+            "Its client only sees a pause: every token stays what it was."
         ),
     ),
     Exercise(
