@@ -479,6 +479,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("0) + ms", "0) + ms + 1", "should give"),
         ("0) + ms", "0) + round(ms)", "should give"),
         ("0) + ms", "0) + round(ms, 1)", "should give"),
+        ("0) + ms", "0) + round(ms, 3)", "0.0004"),
         ('"Async" not in call', '"Async" not in call + within', "should give"),
         ('"Async" not in call', 'not call.endswith("Async")', "cuMemcpyDtoHAsync_v2"),
         ("", "def blocking_call(calls):\n"

@@ -332,7 +332,7 @@ def is_a_race(answer: Any, program: list[Step], clocks: list[dict[str, int]]) ->
     if answer is None and races:
         i, j = races[0]
         return f"{in_words(program, i)} and {in_words(program, j)} race, but you found nothing."
-    if answer is None or (isinstance(answer, tuple) and answer in races):
+    if answer is None or (isinstance(answer, tuple) and (answer in races or answer[::-1] in races)):
         return ""
     if not isinstance(answer, tuple) or len(answer) != 2:
         return f"`race` gives {answer!r}; it must be a pair of numbers of acts, or None."

@@ -164,6 +164,9 @@ def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
     random = Random(0)
     yield ([("cudaMemcpy", "a", 0.4), ("cudaMemcpy", "a", 0.45), (*sync, 1.1)],)
     yield ([(*sync, 0.011), *[("cudaMemcpy", "a", 0.004)] * 3],)
+    yield ([("cudaMemcpy", "a", 2.0), (*sync, 3.0), ("cudaMemcpy", "a", 2.0)],)
+    yield ([(*sync, 0.001)],)
+    yield ([(*sync, 0.001), *[("cudaMemcpy", "a", 0.0004)] * 3],)
     yield ([],)
     for size in range(40):
         # No two sums are equal.

@@ -53,6 +53,7 @@ def rows() -> Iterator[tuple[list[SequenceRow]]]:
         answers = [[random.randrange(97) for _ in range(random.randrange(4))] for _ in slots]
         both = zip(slots, answers, strict=True)
         yield ([SequenceRow(*pair, random.randint(1, 3)) for pair in both],)
+    yield ([SequenceRow(2, [7, 0], 1)],)
 
 
 def right_ids(seqs: list[SequenceRow]) -> list[int]:
