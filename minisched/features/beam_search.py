@@ -257,6 +257,7 @@ class BeamStep(Step):
     """A step with the beams of its rows."""
 
     searched: Sequence[Searched] = ()
+    select_touches: Sequence[Touch] = ()  # declared at layout, as it may be launched later
     selected: Op | None = None  # its value: Chosen by place in the step
     beams_copied: Op | None = None
 
@@ -338,6 +339,7 @@ class BeamWorker(Worker[BeamStep]):
             step.touches = step.touches._replace(
                 forward=[*step.touches.forward, *self.touches_of_rows(step)]
             )
+            step.select_touches = self.touches_of_select(step)
 
     def slots(self, listed: Sequence[int], prompt_len: int, beam: int) -> list[int]:
         """Return the slots of a beam, of those of the first one: behind the prompt its own."""
@@ -391,7 +393,7 @@ class BeamWorker(Worker[BeamStep]):
         """Queue ``select``, and then the sampling."""
         step.selected = self.queue(
             step, "select", self.select, step.logits_output, step.searched,
-            on=self.sample_stream, cost=self.cost.verify, touches=self.touches_of_select(step),
+            on=self.sample_stream, cost=self.cost.verify, touches=step.select_touches,
         )  # fmt: skip
         step.next_token_ids = self.queue(
             step, "sample", self.sample_best, step.logits_output, step.selected,

@@ -70,17 +70,17 @@ def lose(worker: Worker[Any], step: Step, error: Exception) -> None:
         if touch.kind != "read" and not touch.resource.startswith("output")
     ])  # fmt: skip
     step.edges = step.next_token_ids = step.copy_done = step.delay_sample_func = None
-    worker.launch_fill(step, partial(fill_table, resolves=is_bound))
+    worker.launch_fill(step, partial(fill_table, num_ids=batch.num_tokens * is_bound))
     worker.device.flush(*step.launched)
     step.fail(error)
     step.error = None  # it names frames, and one of these this step
 
 
-def fill_table(worker: Worker[Any], flat: ForwardBatch, table: Buffer, *, resolves: bool) -> Array:
+def fill_table(worker: Worker[Any], flat: ForwardBatch, table: Buffer, *, num_ids: int) -> Array:
     """Fill the page table on the device; no op uses the ids that the relay returns."""
     asarray = worker.device.xp.asarray
     if flat.table_index:
         table[asarray(flat.table_index)] = asarray(flat.table_slots)
-    if resolves:
-        worker.relay.resolve_future(asarray(flat.ids), None)
+    if num_ids:
+        worker.relay.resolve_future(asarray(flat.ids[:num_ids]), None)
     return table[:1]
