@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -80,7 +81,8 @@ class Metrics:
 
     started: int = 0
     ended: list[RequestMetrics] = field(default_factory=list)  # in order of their ends
-    live: dict[str, tuple[Request, RequestMetrics]] = field(default_factory=dict)
+    # By id, in order: one may return before the end of the request that had it is delivered.
+    live: dict[str, deque[tuple[Request, RequestMetrics]]] = field(default_factory=dict)
     admitted_tokens: int = 0  # of all admissions, also of those after a retraction
     cached_tokens: int = 0  # how many of them the prefix cache gave
     output_tokens: int = 0
@@ -101,16 +103,14 @@ class Metrics:
         if req.finished:
             self._end(req, metrics, now)
             return
-        if before := self.live.get(req.rid):  # it has ended, but its last output is not delivered
-            self._end(*before, now)
-        self.live[req.rid] = req, metrics
+        self.live.setdefault(req.rid, deque()).append((req, metrics))
 
     def on_batch(self, batch: ScheduleBatch, now: int) -> None:
         """Count the prompts of a batch that has just been committed."""
         for index in range(batch.num_extend_reqs):
             if batch.starts[index] > batch.reqs[index].admission.hit_len:
                 continue  # a later chunk
-            req, metrics = self.live[batch.reqs[index].rid]
+            req, metrics = self.live[batch.reqs[index].rid][-1]
             self.admitted_tokens += req.known_len
             self.cached_tokens += req.admission.hit_len
             if metrics.scheduled is None:
@@ -119,16 +119,18 @@ class Metrics:
     def on_outputs(self, outputs: Outputs, now: int) -> None:
         """Count outputs that clients receive."""
         for at, (rid, token) in enumerate(zip(outputs.rids, outputs.tokens, strict=True)):
-            entry, more = self.live.get(rid), outputs.more.get(at)
-            if entry is None or (more and more.namesake):
+            entries, more = self.live.get(rid), outputs.more.get(at)
+            if entries is None or (more and more.namesake):
                 continue  # it was refused
-            req, metrics = entry
+            req, metrics = entries[0]
             if token is not None:
                 self.output_tokens += 1
                 self.last_output = now
                 metrics.on_token(now)
-            if more and more.finish_reason and req.finished:  # otherwise a new request has its id
-                del self.live[rid]
+            if more and more.finish_reason and req.finished:  # otherwise a refused one has its id
+                entries.popleft()
+                if not entries:
+                    del self.live[rid]
                 self._end(req, metrics, now)
 
     def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:

@@ -301,13 +301,32 @@ def test_nobody_arrived_before_the_engine_was_there() -> None:
         for rid in rids:
             outputs.add(Output(rid, 1))
         metrics.on_outputs(outputs, time)
-    assert [item.ttft_ns for _, item in metrics.live.values()] == [1000, 1500]
+    assert [item.ttft_ns for [(_, item)] in metrics.live.values()] == [1000, 1500]
     assert metrics.throughput == 3 / (2000 / 1e9)
     metrics.on_received(a_request("interrupted before it arrives", 5000), 1600)
-    assert [item.arrival for _, item in metrics.live.values()] == [1000, 1500, 1600]
+    assert [item.arrival for [(_, item)] in metrics.live.values()] == [1000, 1500, 1600]
     nothing = Metrics()
     assert nothing.ttft is nothing.itl is nothing.queue is None
     assert nothing.cache_hit_rate == nothing.throughput == 0.0
+
+
+def test_a_request_ends_when_its_client_is_notified_even_if_its_id_returns_before() -> None:
+    heard: list[tuple[Output, int]] = []
+    device = SimDevice()
+    frontend = Frontend(on_output=lambda output: heard.append((output, device.now())))
+    engine = make_engine("serial", device, HashModel(), SchedulerConfig(), frontend, SIM_COST)
+    turns = LOOPS["serial"].start(engine)
+    frontend.push(a_request("a"))
+    for _ in range(3):
+        next(turns)
+    for _ in range(2):
+        frontend.abort("a")
+        frontend.push(a_request("a"))
+    while not engine.is_done:
+        next(turns)
+    ends = [time for output, time in heard if output.finish_reason]
+    assert [item.end for item in engine.metrics.ended] == ends and not engine.metrics.live
+    assert ends[0] == ends[1] < ends[2]
 
 
 # -- the log -----------------------------------------------------------------------------------
