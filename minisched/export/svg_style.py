@@ -13,7 +13,8 @@ from functools import cache
 
 from .looks import ARROWS, DARK, DARK_TEXT, LIGHT, LOOKS, ON_DARK, css
 
-FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, Noto Sans CJK SC, sans-serif"
+FONT = "Arial, Helvetica, Liberation Sans, Noto Sans CJK SC, sans-serif"
+"""Arial comes first: Windows and macOS have it, and Linux has a font of the same widths."""
 TEXTURES: dict[str, tuple[str, dict[str, str]]] = {  # on a tile of 8 by 8 pixels: path, its look
     "stripes": ("M-2 2L2 -2M0 8L8 0M6 10L10 6", {"stroke-width": "1.1", "opacity": ".45"}),
     "dots": ("M2 2h.1M6 6h.1",
