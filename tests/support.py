@@ -58,7 +58,7 @@ from minisched.engine.frontend import Frontend
 from minisched.export.looks import LIGHT
 from minisched.export.scene_puml import NEW, OLD, UNITS
 from minisched.export.scene_text import COLUMNS
-from minisched.export.svg_page import char_width
+from minisched.export.svg_page import width_of
 from minisched.export.views import FORMS, NothingToShow
 from minisched.export.views import draw as draw_view
 from minisched.loops.design import LOOPS
@@ -456,7 +456,7 @@ def check_picture(picture: Picture) -> None:
     for text in picture.root.iter(f"{SVG}text"):  # measured as widely as layouts do
         words, kinds = "".join(text.itertext()), text.get("class", "").split()
         widest = max((size[kind] for kind in kinds if kind in size), default=12.0)
-        room = len(words) * char_width(widest) * 0.95
+        room = width_of(words, widest, bool({"title", "run"} & {*kinds}))
         shift = {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
         left = float(text.attrib["x"]) - room * shift
         assert left >= -0.1 and left + room <= picture.width, (words, left, room)

@@ -1,6 +1,6 @@
 // The little of a browser that @plantuml/core needs: elements to build an SVG tree from, a canvas to
-// measure text with, and serializing. Text is measured from a table of widths (font-widths.json), so
-// the same diagram gives the same bytes on every machine.
+// measure text with, and serializing. Text is measured from a table of widths
+// (minisched/export/font-widths.json), so the same diagram gives the same bytes on every machine.
 
 const ENTITIES = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' };
 const escape = (text) => String(text).replace(/[&<>"]/g, (char) => ENTITIES[char]);

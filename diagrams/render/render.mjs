@@ -15,7 +15,7 @@ import { withLinks } from './links.mjs';
 const ERRORS = /Syntax Error|\(Assumed diagram type|not supported by this release/;
 const FONT = 'Arial, Helvetica, Liberation Sans, sans-serif'; // what font-widths.json measures
 
-const widths = JSON.parse(readFileSync(new URL('./font-widths.json', import.meta.url), 'utf8'));
+const widths = JSON.parse(readFileSync(new URL('../../minisched/export/font-widths.json', import.meta.url), 'utf8'));
 const measure = (font, text) => measureText(widths, font, text);
 
 async function loadPlantUml() {

@@ -45,8 +45,8 @@ class Form(NamedTuple):
 
 
 FORMS = {  # by the name of the PNG; the last one is for a phone: 24 pixels are 12 at 390
-    "card": Form("en", 1200, 630, 250, 50, (225, 405), 594, 2),
-    "card_zh": Form("zh", 1200, 630, 250, 50, (225, 405), 594, 2),
+    "card": Form("en", 1200, 630, 150, 50, (225, 405), 594, 2),
+    "card_zh": Form("zh", 1200, 630, 150, 50, (225, 405), 594, 2),
     "card_phone": Form("en", 780, 780, 166, 30, (340, 530), 716, 1),
 }
 SAYS = {
@@ -85,9 +85,10 @@ def card(form: Form = FORMS["card"]) -> str:
     scene = translated(scene) if form.lang == "zh" else scene
     for part, top in zip(scene.parts, form.strips, strict=True):
         drawn.append(f'<text class="middle" x="{form.edge}" y="{top - 12}">{part.heading}</text>')
-        note, room = part.note, form.width - form.edge - form.left
-        note = note if width_of(note, 26) < room else re.split(", |，", note)[0]
-        drawn.append(f'<text class="low faint" x="{form.left}" y="{top - 12}">{note}</text>')
+        x = form.edge + round(width_of(part.heading, 30, bold=True)) + 26
+        room = form.width - form.edge - x
+        note = part.note if width_of(part.note, 26) < room else re.split(", |，", part.note)[0]
+        drawn.append(f'<text class="low faint" x="{x}" y="{top - 12}">{note}</text>')
         (lanes,) = part.shows
         assert isinstance(lanes, Lanes)
         drawn += strip(lanes, top, form)
@@ -111,7 +112,7 @@ def strip(lanes: Lanes, top: int, form: Form) -> list[str]:
             x, width = form.left + item.start * scale, (item.end - item.start) * scale
             drawn.append(f'<rect class="box {css(item.kind)}" x="{x:.1f}" y="{y}" '
                          f'width="{width:.1f}" height="{HIGH}" rx="4"/>')  # fmt: skip
-            fits = (words for words in (item.label, item.brief) if width_of(words, 24) < width)
+            fits = (words for words in (item.label, item.brief) if width_of(words, 24) + 2 < width)
             drawn.append(f'<text class="inside in-{css(item.kind)}" x="{x + width / 2:.1f}" '
                          f'y="{y + 30}" text-anchor="middle">{next(fits, "")}</text>')  # fmt: skip
     return drawn

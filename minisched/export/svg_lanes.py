@@ -19,7 +19,7 @@ SLANT = 30  # pixels to the side: a longer arrow over several rows has a bend
 ASIDE = 8  # pixels between two places that are tried for a number, or for words below a box
 PHRASE = 16  # pixels from one phrase to the next
 NARROW = 600  # pixels of a page on which the name of a group stands above its rows
-TIGHT, TIGHT_BOLD = 0.88, 0.82  # of the width of words on the safe side: the least room in a box
+PADDING = 2.5  # pixels: the least room left and right of words in a box
 MOST_HIGH = 740  # pixels of all lanes; more lanes are narrower
 
 
@@ -220,7 +220,7 @@ class LanesDrawing:
         x, until = self.x.at(item.start), self.x.at(item.end)
         boxes = [(self.x.at(one.start), self.x.at(one.end)) for one in strip.row.spans]
         for words in dict.fromkeys((item.label, item.brief)):
-            room = TIGHT * width_of(words, self.sheet.small) + 4
+            room = width_of(words, self.sheet.small) + 8
             for left in (until, x - room):
                 sides = left, strip.y + 2, left + room, strip.y + self.box - 2
                 is_free = self.x.left <= left and left + room <= self.sheet.edge
@@ -247,8 +247,7 @@ class LanesDrawing:
         step = str(item.data.get("step", "")) if item.kind.startswith("step ") else ""
         for words in filter(None, dict.fromkeys((item.label, brief, step))):
             is_bold = item.kind in ("bubble", "waited")
-            room = (TIGHT_BOLD if is_bold else TIGHT) * width_of(words, self.sheet.small, is_bold)
-            room += 2
+            room = width_of(words, self.sheet.small, is_bold) + 2 * PADDING
             if room > width:
                 continue
             steps = [4.0 * step for step in range(1, int((width - room) / 8) + 1)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape as escape_xml
 from xml.sax.saxutils import quoteattr
@@ -15,16 +17,14 @@ from .scene import Data, LaneItem, Scene
 from .svg_style import DESK, FONT, MARGIN, Sheet, painted, style_of
 from .units import exact, ms, tick_step
 
-
-def char_width(size: float, bold: bool = False) -> float:
-    """Return the approximate width of a character, on the safe side because fonts differ."""
-    return size * (0.62 if bold and size < 14 else 0.57)
+WIDTHS = json.loads(files(__package__).joinpath("font-widths.json").read_text(encoding="utf-8"))
 
 
 def width_of(words: str, size: float = 11, bold: bool = False) -> float:
-    """Return the approximate width of a text; a Chinese character is a square."""
-    wide = sum(east_asian_width(sign) in "WF" for sign in words)
-    return (len(words) - wide) * char_width(size, bold) + wide * size
+    """Return the width of a text in Arial; a Chinese character is a square."""
+    widths, other = WIDTHS["bold" if bold else "regular"], WIDTHS["other"]
+    units = (1000 if east_asian_width(sign) in "WF" else widths.get(sign, other) for sign in words)
+    return sum(units) * size / 1000
 
 
 def escape(words: str) -> str:
@@ -147,7 +147,7 @@ class SvgPage:
     def label(self, x: float, y: float, words: str, look: str, kind: str, is_bold: bool) -> None:
         """Draw the words of a box around x; on a texture they have its ground behind them."""
         if words and look in LOOKS and LOOKS[look].texture:  # for programs without rims
-            room, size = 0.9 * width_of(words, self.sheet.small, is_bold), self.sheet.small
+            room, size = width_of(words, self.sheet.small, is_bold) + 2, self.sheet.small
             ground = "halo" if not LOOKS[look].fill else f"ground-{css(look)}"
             self.rect(ground, x - room / 2, y - 0.95 * size, room, 1.25 * size)
         self.words(x, y, words, kind, "middle")
@@ -227,7 +227,7 @@ class SvgPage:
         ]
         entries += [("other", scene.legend["other"])] if quiet and "other" in scene.legend else []
         for number, (kind, words) in enumerate(entries):
-            room = 26 + width_of(words, self.sheet.text) + 12
+            room = 24 + width_of(words, self.sheet.text) + 20
             if not number or x + room > self.sheet.edge:
                 x, self.top = float(MARGIN), self.top + (22 if number else 16)
             self._sample(kind, x, self.top)

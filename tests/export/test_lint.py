@@ -53,7 +53,7 @@ def words_of(element: ElementTree.Element) -> tuple[str, Sides]:
     kinds, words = element.get("class", "").split(), "".join(element.itertext())
     size = max((SIZES[kind] for kind in kinds if kind in SIZES), default=12.0)
     x, y = (float(element.attrib[name]) for name in ("x", "y"))
-    room = width_of(words, size) * 0.85
+    room = width_of(words, size)
     x -= {"middle": 0.5, "end": 1.0}.get(element.get("text-anchor", ""), 0.0) * room
     return words, (x + 1, y - 0.65 * size, x + room - 1, y - 1)
 

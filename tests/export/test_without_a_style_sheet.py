@@ -53,7 +53,7 @@ def check(svg: str, is_dark: bool) -> None:
     for text in ElementTree.fromstring(svg).iter(f"{SVG}text"):
         words, kinds = "".join(text.itertext()), text.get("class", "").split()
         size = max((SIZES[kind] for kind in kinds if kind in SIZES), default=12.0)
-        room = width_of(words, size) * 0.85
+        room = width_of(words, size)
         shift = {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
         left, low = float(text.attrib["x"]) - shift * room, float(text.attrib["y"])
         box = (max(0, int(left)), int(low - 0.7 * size), int(left + room), int(low))
