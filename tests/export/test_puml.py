@@ -14,7 +14,7 @@ import pytest
 
 from minisched.export import render_puml
 from minisched.export.layout import View, make_view, shown
-from minisched.export.looks import PHASES, SHARES, flat
+from minisched.export.looks import SHARES, STEPS, flat
 from minisched.export.pictures.stages import row_of, works
 from minisched.export.render_puml import ADVICE, RenderError, render
 from minisched.export.units import ms
@@ -28,7 +28,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # -- figures of the published sources --------------------------------------------------------------
 
 NOTE = re.compile(r"^(?:& )?rnote over \w+ (#\w{6}) : (.*)\\n(?:<color:#\w+>)?([\d.]+) ms", re.M)
-PHASE_OF = {flat(phase): phase for phase in PHASES}  # by the colour of its note
+VERBS = {  # of the published sources, by phase
+    "process_batch_result": "process", "update_from_output": "process",
+    "get_next_batch_to_run": "schedule", "placeholders": "prepare",
+    "blocked": "wait", "block": "wait", "synchronize": "wait",
+}  # fmt: skip
 
 
 def figures() -> Iterator[tuple[str, View, int]]:
@@ -56,20 +60,27 @@ def figures() -> Iterator[tuple[str, View, int]]:
 @pytest.mark.parametrize(("name", "view", "base"), [*figures()])
 def test_a_figure_has_the_phases_of_its_run_in_order(name: str, view: View, base: int) -> None:
     text = (ROOT / "diagrams" / f"{name}.puml").read_text("utf-8")
-    notes = [(PHASE_OF[colour], words, time) for colour, words, time in NOTE.findall(text)]
+    notes = [
+        (VERBS.get(verb, verb), colour, words, time)
+        for colour, words, time in NOTE.findall(text)
+        for verb in re.findall(r"^\w+", words)
+    ]
     assert len(notes) == len(re.findall(r"\d ms(?:</color>)?$", text, re.M)) >= 5
     ran = [
         item for item in sorted(view.slices, key=lambda item: item.start)
         if item.duration and view.start <= item.start < view.end
         and item.name in {phase for phase, *_ in notes}
     ]  # fmt: skip
-    assert [(phase, time) for phase, _, time in notes] == [(it.name, ms(it.duration)) for it in ran]
-    for (phase, words, _), item in zip(notes, ran, strict=True):
+    there = [(phase, time) for phase, *_, time in notes]
+    assert there == [(it.name, ms(it.duration)) for it in ran]
+    for (phase, colour, words, _), item in zip(notes, ran, strict=True):
         told = re.findall(r"\bN(?:[+-]\d+)?" if base else r"\d+", words)
         later = (one.step for one in ran[ran.index(item) :] if one.step)
         number = item.step or next(later)  # a scheduled batch has no number before its launch
         step = f"N{number - base:+d}".replace("N+0", "N") if base else str(number)
         assert not told or told[-1] == step, f"{name}: {phase} {words}"
+        kind = f"step {(number - base + bool(base)) % len(STEPS)}"  # N has the colour of step 1
+        assert colour == flat("wait" if phase == "wait" else kind), f"{name}: {phase} {words}"
     for time in re.findall(r": idle ([\d.]+) ms", text):
         gaps = pairwise([it for it in view.slices if it.lane == "forward" and it.duration])
         assert time in [ms(after.start - before.end) for before, after in gaps], name
