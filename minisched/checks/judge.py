@@ -178,7 +178,8 @@ class Witnesses:
         self.positions.append(positions)
         self.waste.append(waste)
         self.audits.append(PrefixAudit(engine))
-        self.cached.append(Cached(engine))
+        cached = Cached(engine)
+        self.cached.append(cached)
         self.shares_planned |= enters_planned(config.in_force)
 
         def committed(batch: ScheduleBatch) -> None:
@@ -186,6 +187,7 @@ class Witnesses:
             self.over_budget += over_budget(config, batch)
             positions.look(batch)
             waste.look(batch)
+            cached.look(batch)
             others = (config.beam_width - 1) * (len(batch.reqs) - batch.num_extend_reqs)
             self.shapes[batch.step] = [len(ids) for ids in batch.ids], batch.num_extend_reqs
             self.num_tokens[side, batch.step] = batch.num_tokens + others  # of the other beams

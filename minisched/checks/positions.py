@@ -60,6 +60,7 @@ class Cached:
     def __init__(self, engine: Engine) -> None:
         self.missing: list[str] = []
         self.reqs: dict[Lease, Request] = {}
+        self.enters_launched = False  # a chunk enters before the next one is scheduled
         scheduler = engine.scheduler
         if scheduler.prefix_cache.is_off:
             return
@@ -68,6 +69,7 @@ class Cached:
         process, close = scheduler.process, scheduler.leases.close
         rules = scheduler.config.in_force
         shares_chunks = rules.chunks_enter == "each" and rules.enters_cache != "launched"
+        self.enters_launched = rules.enters_cache == "launched" and rules.run_first != "unified"
         shares_running = rules.output_pages == "running" and self.shares_outputs
 
         def processed(batch: ScheduleBatch, result: Result) -> Outputs:
@@ -102,6 +104,11 @@ class Cached:
             close(lease)
 
         scheduler.process, scheduler.leases.close = processed, closed  # type: ignore[method-assign]
+
+    def look(self, batch: ScheduleBatch) -> None:
+        """Check the launched chunks of prompts that a step continues."""
+        for row in batch.rows[: batch.num_extend_reqs] if self.enters_launched else ():
+            self.judge(row.req, row.lease, row.start, "has launched a chunk")
 
     def judge(self, req: Request, lease: Lease, length: int, event: str) -> None:
         """Compare the cached pages of a request with the whole pages of ``length`` tokens."""

@@ -2,7 +2,8 @@
 
 A cache counts much twice, so that a step costs little: the sizes, the locks of each node, and the
 leaves that can be evicted. After each turn all of it is counted anew, from the nodes and from the
-leases that are not released. Each eviction is compared with a search of the whole tree.
+leases that are not released. Each eviction is compared with a search of the whole tree. A pass
+looks up the waiting requests when their rule and their order ask for that.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from ..core import Lease
+from ..core import Lease, Request
 from ..engine.engine import Engine
 from ..memory import BlockPool, Match, RadixCache
 from ..memory.radix_cache import TreeNode
+from ..policy.waiting import CACHE_AWARE
+from ..scheduler import Scheduler
 from .history import many
 
 KEYS: dict[str, Callable[[TreeNode], tuple[int, ...]]] = {
@@ -22,6 +25,7 @@ KEYS: dict[str, Callable[[TreeNode], tuple[int, ...]]] = {
     "fifo": lambda node: (node.creation_time,),
 }
 """The order of eviction by policy, written a second time: the least goes first."""
+PASSES = 32  # with requests in the queue, from one refresh of their prefixes to the next
 
 
 def nodes_of(tree: RadixCache) -> list[TreeNode]:
@@ -47,8 +51,10 @@ class PrefixAudit:
         self.leases, self.found = engine.scheduler.leases, list[str]()
         self.cache = self.leases.cache
         self.finds_all = engine.scheduler.config.in_force.block_line == "hashed_last"
+        self.looked_up = list[Sequence[int]]()  # tokens of the look-ups in this pass
         if isinstance(self.cache, RadixCache):
             self.watch(self.cache)
+            self.watch_queue(engine.scheduler, self.cache)
 
     def watch(self, tree: RadixCache) -> None:
         """Observe the look-ups and evictions of a tree."""
@@ -56,6 +62,7 @@ class PrefixAudit:
 
         def matched(tokens: Sequence[int]) -> Match:
             """Check that a look-up counts as a use of all that it finds."""
+            self.looked_up.append(tokens)
             times = {node: node.last_access_time for node in nodes_of(tree)}
             match, newest = match_prefix(tokens), max(times.values(), default=0)
             for node in path_up(match.node):
@@ -84,6 +91,33 @@ class PrefixAudit:
             return pages
 
         tree.match_prefix, tree.evict = matched, evicted  # type: ignore[method-assign]
+
+    def watch_queue(self, scheduler: Scheduler, tree: RadixCache) -> None:
+        """Observe the passes through the queue, which refresh the prefixes of waiting requests."""
+        queue, policy = scheduler.waiting_queue, scheduler.config.schedule_policy
+        in_order, num_passes = queue.in_order, 0
+        is_refreshed = scheduler.config.in_force.waiting_prefixes == "refreshed"
+
+        def passed() -> Iterator[Request]:
+            """Compare the look-ups at the start of a pass with those of the rule."""
+            nonlocal num_passes
+            by_cache = policy in CACHE_AWARE
+            expected = list(queue.waiting) if by_cache else []
+            self.looked_up.clear()
+            heads = in_order()
+            if is_refreshed and tree.policy == "lru" and queue.waiting and not by_cache:
+                if num_passes % PASSES == 0:
+                    expected = [*reversed(queue.waiting)]
+                num_passes += 1
+            if self.looked_up != [req.known_tokens(0, req.known_len) for req in expected]:
+                step = scheduler.leases.launched_step + 1
+                self.found.append(
+                    f"the pass for step {step} looks up {len(self.looked_up)} prefixes of waiting "
+                    f"requests, but by its rule and order those of {len(expected)}, each in turn"
+                )
+            return heads
+
+        queue.in_order = passed  # type: ignore[method-assign]
 
     def look(self) -> None:
         """Count the parts of the cache anew, after a turn."""

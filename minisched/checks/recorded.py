@@ -228,17 +228,23 @@ def _before_their_cause(trace: Trace) -> Iterator[Offence]:
                 yield Offence(story, (op.id, then.id), "time", "", then.start)
 
 
-# -- A step reads only KV that was computed --------------------------------------------------------
+# -- A step reads only KV that was computed, and only numbers that the host has written ------------
+
+WRITTEN_FIRST = ("kv", "inputs", "pinned", "uva buffer")
+"""Ends of the names of KV memory, and of the memory of the host that ops read."""
 
 
 def find_unwritten_reads(trace: Trace) -> Iterator[Offence]:
-    """Yield ops that read KV which no op wrote before, if the trace begins with an empty pool."""
+    """Yield ops that read memory which was not written before, if the pool is empty at first.
+
+    A read of other memory before its write is a race (``races.py``).
+    """
     if not marks(trace, "kv pool"):
         return
     words, written = Words(trace), defaultdict[str, SpanMap](SpanMap)
     for done in order_of(trace).done:
         act = done.act
-        if not act.resource.endswith("kv") or act.kind not in ("read", "write"):
+        if not act.resource.endswith(WRITTEN_FIRST) or act.kind not in ("read", "write"):
             continue
         log = written[act.resource]
         for first, last in spans_of(act.at):
