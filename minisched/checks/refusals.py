@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..core import Request, SamplingParams
+from ..devices.registry import DEVICES
 from ..devices.sim import SimDevice
 from ..engine.frontend import Frontend
 from ..loops.design import LOOPS, find_loop
@@ -89,6 +90,10 @@ def find_accepted(case: Case, run_ahead: bool) -> Iterator[str]:
         if is_accepted(SchedulerConfig, **change):
             yield f"the settings {change} can't work, but they are not refused"
     yield from find_beyond_limits() if loop == "serial" else ()  # they depend on no loop
+    devices = ["sim"] if "real devices" in LOOPS[loop].refuses else [*DEVICES]
+    for name in DEVICES:
+        if (name in devices) is not is_accepted(LOOPS[loop].check_device, loop, name):
+            yield f"{loop} runs on {', '.join(devices)}, but its check of {name!r} differs"
     for name in (f"{loop}x", f"{loop}:none", f"{loop}:{relay or LOOPS[loop].relays[0]}:none=1"):
         if is_accepted(find_loop, name):
             yield f"there is no loop {name}, but it is not refused"
