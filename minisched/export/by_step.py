@@ -37,6 +37,8 @@ PARTS = ("fill", "launch", "send")  # a block of one of these alone has its name
 NOTHING = ("wait", "receive")  # of the host, with no step
 LEAST = 0.015  # of a picture: the rest of a block that it cuts is left out below this
 NARROW = 0.03  # of a picture: a box has no room for words below this
+LATE = "a narrow box launches the sampling of its step"
+TWO_BATCHES = "odd and even steps are two batches"
 APART = 0.1  # of a box's length: phases that are nearer are one box
 
 
@@ -140,9 +142,13 @@ def of_one(trace: Trace, count: int = 3, has_gap: bool = False) -> Scene:
     """
     view = around_a_gap(trace, count) if has_gap else shown(trace, count)
     strip = Strip(view)
+    if LATE in strip.reasons:  # the first such launch is narrow and needs room for its words
+        before = max(0, view.start - view.duration // (4 * max(1, count)))
+        strip = Strip(make_view(trace, before, view.end, view.first_step, view.last_step))
     about = "; ".join([about_run(trace), "a colour is a step", *strip.reasons])
     about += "; an arrow brings a prompt's KV" * bool(strip.beside_prompts)
-    part = Part(trace.loop, strip.note, [strip.lanes(view.duration)])
+    lanes = strip.lanes(strip.view.duration)
+    part = Part(trace.loop, strip.note, [replace(lanes, rows=[*lanes.rows, *strip.batches()])])
     return Scene(strip.beside_prompts or finding_of(strip), about, [part])
 
 
@@ -308,19 +314,37 @@ class Strip:
     @property
     def reasons(self) -> Iterator[str]:
         """Yield the reasons that no box shows: a change of the batch, two batches, the order."""
-        turns, gaps = turns_of(self.view), self.view.bubbles
-        rids = {item.step: item.rids for item in self.view.slices if item.name == "forward"}
+        gaps, rids = self.view.bubbles, self.rids
         changes = [step for step in rids if step - 1 in rids and rids[step] != rids[step - 1]]
         if "launches its sampling" in self.ahead:
-            yield "a narrow box launches the sampling of its step"
+            yield LATE
         if len({one.lane for one in self.of("run")}) > 1:
             return
-        if turns == 2:
-            yield "odd and even steps are two batches"
+        if turns_of(self.view) == 2:
+            yield TWO_BATCHES
         elif self.ahead and len(gaps) == 1 and changes:
             yield f"the batch changes after step {changes[0] - 1}"
         elif not self.ahead and gaps and self.goes_over_the_host is False:
             yield "the host reads a step before it plans the next"
+
+    @property
+    def rids(self) -> dict[int, tuple[str, ...]]:
+        """Return the requests of each step."""
+        return {item.step: item.rids for item in self.view.slices if item.name == "forward"}
+
+    def batches(self) -> Iterator[LaneRow]:
+        """Yield a lane for each of two batches that take turns: its steps in flight."""
+        if TWO_BATCHES not in self.reasons:
+            return
+        view, rows = self.view, dict[tuple[str, ...], list[LaneItem]]()
+        for step, rids in sorted(self.rids.items()):
+            own = [one for one in blocks(view.trace) if one.step == step]
+            launched = max(one.end for one in own if one.verb == "plan")
+            read = min((one.start for one in own if one.verb == "read"), default=view.end)
+            box = step_box(StepBlock("", "in flight", step, launched, read), view.start, view.end)
+            rows.setdefault(rids, []).append(replace(box, label=f"step {step} in flight"))
+        for rids, spans in sorted(rows.items()):
+            yield LaneRow(f"batch {', '.join(rids)}", spans)
 
     def lanes(self, length: int) -> Lanes:
         """Return the hosts, then the devices, with the way of one token."""

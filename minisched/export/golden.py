@@ -23,14 +23,14 @@ from ..trace import Trace, native
 from ..trace.files import write_whole
 from .by_step import by_step
 from .chinese import translated
-from .one_token import one_token
+from .one_token import one_token, token_lanes
 from .pictures import compare, stages, waits
 from .poster import poster
 from .render_puml import RenderError, find_node, in_dark_too, render
 from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
-from .svg_style import PHONE, SLIDE, WIDE, Sheet
+from .svg_style import PHONE, SLIDE, Sheet
 from .views import draw, mixed_chunk, page_allocator, parts_of, radix_cache
 
 # -- The files and their sources -------------------------------------------------------------------
@@ -74,16 +74,22 @@ def on_sheet(name: str, sheet: Sheet) -> str:
 
 
 def on_slide(name: str) -> str:
-    """Draw a picture for a slide: of some pictures a part, such as one relay of each way."""
+    """Draw a picture for a slide: of most pictures a part, such as one relay of each way."""
+    match name:
+        case "one_token":
+            scene = token_lanes([*map(run_of, compare.WAYS)])
+        case "poster":
+            scene = replace(poster([*map(run_of, compare.DESIGNS)], compare.WAYS), notes=[])
+        case _:
+            scene = SMALL[name]()
     if name == "page_allocator":
-        scene = SMALL[name]()
         legend = {**scene.legend, "protected": "cached, and a request uses it"}
-        return to_svg(replace(scene, parts=scene.parts[:1], legend=legend), WIDE)
-    if name == "chunked_and_mixed_prefill":
-        return to_svg(stages.only(SMALL[name](), "b", "long"), WIDE)
-    if name == "one_token":
-        return to_svg(one_token([*map(run_of, compare.WAYS)]), WIDE)
-    return on_sheet(name, WIDE)
+        scene = replace(scene, parts=scene.parts[:1], legend=legend)
+    elif name == "chunked_and_mixed_prefill":
+        scene = stages.only(scene, "b", "long")
+    elif name == "radix_cache":
+        scene = radix_cache.evictions_of(scene)
+    return to_svg(scene, SLIDE)
 
 
 def with_chinese(name: str) -> str:

@@ -18,7 +18,7 @@ from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene
 from .units import ms
 from .views.marks import NothingToShow
 
-AFTER = 3_000_000  # nanoseconds of the next pass that are shown
+BEFORE, AFTER = 2_500_000, 3_000_000  # nanoseconds before and after a token's wait that are shown
 LEGEND = {
     "forward": "forward", "sample": "sample", "promised": "promised",
     "stored": "holds the token", "read": "the next step takes it from there",
@@ -168,6 +168,40 @@ def finding(ways: Sequence[TokenWay]) -> str:
             ends = " to ".join(dict.fromkeys(ms(choose(times)) for choose in (min, max)))
             times_of.append(f"{ends} ms {where}")
     return f"A token waits for its next forward pass: {', '.join(times_of)}"
+
+
+def token_lanes(traces: Sequence[Trace]) -> Scene:
+    """Draw the device and a token's place in each run: the form for a slide.
+
+    Time 0 is the end of the token's sampling.
+    """
+    ways, parts = [way_of(trace) for trace in traces], list[Part]()
+    end = max(way.waits for way in ways) + AFTER
+    for way in ways:
+        zero, waits = way.device[-2].end, f"{ms(way.waits)} ms"
+        names = [it.name for it in way.host if it.end <= way.stored]
+        device = [(it.name, it.start, it.end, it.label, it.name) for it in way.device]
+        device.append(("bubble", zero, zero + way.waits, f"waits {waits}", waits))
+        token = [
+            ("process", zero, way.stored, ", ".join(names), "host"),
+            ("stored", way.stored, way.gone, way.cell, ""),
+        ]
+        rows = [
+            LaneRow(name, [
+                LaneItem(kind, max(since - zero, -BEFORE), min(until - zero, end), label, brief)
+                for kind, since, until, label, brief in items if until > since
+            ])
+            for name, items in (("device", device), ("token", token))
+        ]  # fmt: skip
+        links, where = [LaneLink("token", (0, 0), (0, 0))], "on the device"
+        if way.goes_over_the_host:
+            there, back = (0, 0), (1, way.waits)
+            links = [LaneLink("token", there, (1, 0)), LaneLink("token", back, (0, way.waits))]
+            where = "over the host"
+        heading = f"{way.trace.loop}: the token waits {waits} {where}"
+        parts.append(Part(heading, "", [Lanes(rows, end, -BEFORE, links)]))
+    about = f"{traces[0].what_ran}; 0 is the end of the token's sampling"
+    return Scene(finding(ways), about, parts)
 
 
 def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:

@@ -59,10 +59,11 @@ class Period(NamedTuple):
     period: int  # nanoseconds
 
 
-def poster(traces: Sequence[Trace]) -> Scene:
+def poster(traces: Sequence[Trace], loops: Sequence[str] = ()) -> Scene:
     """Draw all runs of one workload in families, the fastest family first.
 
-    A run in which no request takes some consecutive steps is left out, and a note names it.
+    ``loops``: draw the families of these loops alone, and two periods of each. A run in which no
+    request takes some consecutive steps is left out, and a note names it.
 
     Raises:
         ValueError: there is no trace.
@@ -77,7 +78,13 @@ def poster(traces: Sequence[Trace]) -> Scene:
     families: dict[Kind, list[Period]] = {}
     for one in sorted(known, key=lambda one: times[one.trace.loop]):
         families.setdefault(one.kind, []).append(one)
-    length = max((one.period for one in known), default=1)
+    fastest = f"{len(known)} designs are {many(len(families), 'picture')}; the fastest"
+    if loops:
+        fastest = f"The fastest of {len(known)} designs"
+        kinds = {one.kind for one in known if one.trace.loop in loops}
+        families = {kind: members for kind, members in families.items() if kind in kinds}
+    drawn = [one.period for members in families.values() for one in members]
+    length = (2 if loops else 1) * max(drawn, default=1)
     parts = [
         Part(kind.words, gain(members, times, traces[0].loop), [strip_of(members[0], length)])
         for kind, members in families.items()
@@ -86,8 +93,7 @@ def poster(traces: Sequence[Trace]) -> Scene:
     if known:
         least = min(times[one.trace.loop] for one in known)
         best = [one.trace.loop for one in known if times[one.trace.loop] <= TIE * least]
-        fastest = f"the fastest is {base / least:.2f} times as fast as {traces[0].loop}"
-        title = f"{len(known)} designs are {many(len(families), 'picture')}; {fastest}"
+        title = f"{fastest} is {base / least:.2f} times as fast as {traces[0].loop}"
         notes.append(f"The fastest, within 1 %: {', '.join(best)}.")
     if missing:
         notes.append(f"Without settled steps, so not shown: {', '.join(missing)}.")

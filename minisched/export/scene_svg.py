@@ -69,7 +69,7 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
     most = max([1, *(value for _, _, values in shapes for _, value in values)])
     page.top += 26
     is_alone = len([one for part in page.scene.parts for one in part.shows]) == 1
-    high = CURVE * (4 if is_alone else 1)
+    high = CURVE * (3 if is_alone else 1)
     top, bottom = page.top, page.top + high
     whole = curve.scale if most >= 4 * curve.scale else 1  # round in its unit, if there is room
     for at in range(0, most + 1, tick_step(most // whole, 4) * whole):
@@ -151,9 +151,10 @@ def draw_tree(page: SvgPage, tree: NodeTree) -> None:
     for at in [*(node.id for node in reversed(tree.nodes)), 0]:
         if at in below:
             rows[at] = sum(rows[child.id] for child in below[at]) / len(below[at])
-    scale = max(1, page.sheet.width / DESK.width)
+    scale = page.sheet.text / DESK.text
     root, box = ROOT * scale, 33 * scale
-    pitch = min(LEVEL * scale, (page.sheet.edge - MARGIN - root) / max(1, *level.values()))
+    level_room = (page.sheet.edge - MARGIN - root) / max(1, *level.values())
+    pitch = min(max(LEVEL, 0.3 * page.sheet.width), level_room)
     top = page.top + 4
     places = {
         at: (MARGIN + (root + (level[at] - 1) * pitch if at else 0), top + row * LEAF)

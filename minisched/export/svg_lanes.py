@@ -47,6 +47,7 @@ class LanesDrawing:
         self.pitch = min(sheet.pitch, max(9, MOST_HIGH / max(1, len(lanes.rows))))
         self.gap = sheet.gap if self.pitch > 16 else 2
         self.box = self.pitch - self.gap
+        self.middle = self.box / 2 + round(0.36 * sheet.small)  # the line of words in a box
         moments = [flag.start for flag in lanes.flags if flag.end == flag.start]
         self.top = page.top + 14 * bool(moments)
         self.strips = list(self._stacked())
@@ -95,7 +96,7 @@ class LanesDrawing:
             row = strip.row
             if row.tail and row.spans:
                 ends = [self.x.at(at) for item in row.spans for at in (item.start, item.end)]
-                page.beside(min(ends), max(ends), strip.y + self.box / 2 + 4, row.tail, "small")
+                page.beside(min(ends), max(ends), strip.y + self.middle, row.tail, "small")
         page.top = self.bottom + (8 if has_axis else 20)
         if has_axis:
             self.x.draw(page, self.lanes.across)
@@ -105,7 +106,7 @@ class LanesDrawing:
         page.rect("lane", left, strip.y - 3, self.sheet.edge - left, self.box + 6)
         if self.pitch < 12 and self.strips.index(strip) % 5:
             return
-        y = strip.y + self.box / 2 + 4
+        y = strip.y + self.middle
         if row.group and self.is_narrow:
             name = cut(row.name, left - MARGIN - 6, self.sheet.small)
             page.words(left - 6, y, name, "small faint", "end")
@@ -212,7 +213,7 @@ class LanesDrawing:
                 return  # its hatching shows the same
             self.page.said.add(words)
             kind = f"small in-{look_of(item)}"
-            is_bold, y = item.kind in ("bubble", "waited"), strip.y + self.box / 2 + 4
+            is_bold, y = item.kind in ("bubble", "waited"), strip.y + self.middle
             self.page.label(middle, y, words, look_of(item).replace("-", " "), kind, is_bold)
 
     def _name_beside(self, item: LaneItem, strip: _Strip) -> bool:
@@ -227,7 +228,7 @@ class LanesDrawing:
                 taken = [*boxes, *strip.names]
                 is_free &= not any(start < left + room and left < end for start, end in taken)
                 if is_free and not any(crosses(one, sides) for one in self.segments):
-                    y = strip.y + self.box / 2 + 4
+                    y = strip.y + self.middle
                     self.page.words(left + room / 2, y, words, "small", "middle")
                     strip.names.append((left, left + room))
                     self.page.said.add(words)

@@ -61,8 +61,7 @@ class Sheet:
 
 MARGIN = 20  # pixels left and right
 DESK = Sheet(860, 18, 9, title=16, run=13.5, text=12, small=11, left=96)
-SLIDE = Sheet(860, 34, 8, title=21, run=15, text=13, small=13, left=84)
-WIDE = Sheet(1280, 24, 8, title=26, run=17, text=15, small=14, left=120)  # of a dense slide
+SLIDE = Sheet(860, 24, 9, title=21, run=16, text=14, small=13.5, left=84)  # 20 px of 1,280
 PHONE = Sheet(358, 30, 8, title=16, run=14, text=12, small=12, left=66)
 
 

@@ -113,6 +113,28 @@ def draw_of(loop: str) -> Scene:
     return of_one(trace_of(loop), 4 if loop == "multi_step" else 3, has_gap=loop == "mlx_async")
 
 
+def test_two_batches_that_take_turns_have_a_lane_each() -> None:
+    trace = trace_of("vllm_batch_queue")
+    (shown,) = lanes(draw_of("vllm_batch_queue"))
+    batches = [row for row in shown.rows if row.name.startswith("batch ")]
+    rids = {item.step: item.rids for item in trace.slices if item.name == "forward"}
+    assert len(batches) == 2
+    runs = {item.data["step"]: item for item in shown.rows[1].spans if "step" in item.data}
+    for row in batches:
+        for item in row.spans:
+            assert row.name == f"batch {', '.join(rids[int(item.data['step'])])}"
+            run = runs[item.data["step"]]
+            assert item.start <= run.start < run.end <= item.end, "in flight while it runs"
+    steps = sorted(int(item.data["step"]) for row in batches for item in row.spans)
+    assert steps == sorted(map(int, runs))
+
+
+def test_the_first_late_launch_has_its_words() -> None:
+    svg = to_svg(draw_of("trtllm_overlap"))
+    late = re.search(r"runs step (\d+), the host launches its sampling", svg)
+    assert late and f">launch {late[1]}<" in svg
+
+
 @pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize("sheet", [SLIDE, PHONE], ids=["slide", "phone"])
 def test_every_size_and_language_fits(lang: str, sheet: Any) -> None:

@@ -7,8 +7,16 @@ from itertools import groupby, islice
 
 import pytest
 
-from minisched.export.one_token import CELLS, TokenWay, finding, one_token, way_of
+from minisched.export.one_token import (
+    CELLS,
+    TokenWay,
+    finding,
+    one_token,
+    token_lanes,
+    way_of,
+)
 from minisched.export.pictures.compare import RELAYS as LOOPS
+from minisched.export.pictures.compare import WAYS
 from minisched.export.scene import LaneRow, Lanes
 from minisched.export.views.marks import NothingToShow
 from minisched.recipes import run_of
@@ -80,6 +88,24 @@ def check_way(way: TokenWay, device: LaneRow, cell: LaneRow, host: LaneRow, end:
     assert stored.start + way.start == way.stored
     assert all(0 <= item.start <= item.end <= end
                for row in (device, cell, host) for item in row.spans)  # fmt: skip
+
+
+def test_on_a_slide_a_design_is_its_device_and_its_token(ways: dict[str, TokenWay]) -> None:
+    chosen = [way for way in ways.values() if way.trace.loop in WAYS]
+    scene = token_lanes([way.trace for way in chosen])
+    assert scene.title == finding(chosen)
+    for way, part in zip(chosen, scene.parts, strict=True):
+        (shown,) = part.shows
+        assert isinstance(shown, Lanes)
+        device, token = shown.rows
+        zero = way.device[-2].end
+        assert [item.duration for item in device.spans if item.kind == "bubble"] == (
+            [way.waits] if way.waits else []
+        )
+        (cell,) = (item for item in token.spans if item.kind == "stored")
+        assert (cell.start, cell.label) == (way.stored - zero, way.cell)
+        assert shown.links[-1].dst == (0, way.waits), "the arrow ends at the next forward"
+        assert len(shown.links) == (2 if way.goes_over_the_host else 1)
 
 
 def test_a_run_that_never_settles_or_says_nothing_is_refused() -> None:

@@ -43,6 +43,18 @@ def test_each_design_is_in_one_family_and_the_fastest_is_first(
     assert all(some == sorted(some) for some in [*took, [some[0] for some in took]])
 
 
+def test_a_poster_of_some_loops_shows_their_families_alone(
+    runs: dict[str, Trace], scene: Scene
+) -> None:
+    few = poster(list(runs.values()), ("overlap", "serial"))
+    whole = {part.heading: part.note for part in scene.parts}
+    assert [part.heading for part in few.parts] == ["1 step ahead", "one step at a time"]
+    assert all(part.note == whole[part.heading] for part in few.parts)
+    assert few.title.split(" is ")[1] in scene.title and f"of {len(runs)} designs" in few.title
+    serial = settled_in(runs["serial"])
+    assert serial is not None and {shown.end for shown in lanes(few)} == {2 * serial.period}
+
+
 def test_a_family_has_one_run_ahead(runs: dict[str, Trace]) -> None:
     kinds = {loop: settled.kind for loop, trace in runs.items() if (settled := settled_in(trace))}
     assert kinds["serial"] == kinds["vllm_step"] == Kind(1, 1, 1, 1, False)

@@ -11,7 +11,7 @@ import pytest
 from minisched.export.chinese import in_chinese
 from minisched.export.golden import FILES, SMALL
 from minisched.export.svg_page import width_of
-from minisched.export.svg_style import PHONE, WIDE, Sheet
+from minisched.export.svg_style import PHONE, SLIDE, Sheet
 from tests.support import SVG
 
 NAMES = r"[a-z]+(_[a-z0-9]+)+|hash|sim|prompt|prefill|decode|token|tokens|last|serial|overlap|root"
@@ -22,7 +22,12 @@ def root_of(path: str) -> ElementTree.Element:
     return ElementTree.fromstring(FILES[path]())
 
 
-@pytest.mark.parametrize(("form", "sheet", "least"), [("slide", WIDE, 14), ("phone", PHONE, 12)])
+IN_THE_HALL = 20 * SLIDE.width / 1280  # a slide as wide as a projector's 1,280 pixels
+
+
+@pytest.mark.parametrize(
+    ("form", "sheet", "least"), [("slide", SLIDE, IN_THE_HALL), ("phone", PHONE, 12)]
+)
 @pytest.mark.parametrize("name", SMALL)
 def test_all_words_are_high_enough_and_inside_the_page(
     name: str, form: str, sheet: Sheet, least: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 from ...checks.history import many
 from ...trace import Mark, Trace
@@ -64,6 +65,18 @@ def scene(trace: Trace) -> Scene:
         LEGEND,
         ["A lock holds the whole path to the root."],
     )
+
+
+def evictions_of(scene: Scene) -> Scene:
+    """Return the trees of a scene with evicted nodes, without the curve: the form for a slide."""
+    parts = [
+        replace(part, heading=f"At {part.heading.rpartition(' at ')[2]}")
+        for part in scene.parts
+        for show in part.shows
+        if isinstance(show, NodeTree) and any(node.kind == "evicted" for node in show.nodes)
+    ]
+    legend = {"protected": "a running request has locked it", "changed": "changed just now"}
+    return replace(scene, parts=parts, legend=legend)
 
 
 def changes_of(trace: Trace) -> dict[int, list[Mark]]:
