@@ -52,7 +52,7 @@ from .laws import (
 )
 from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, Alone, find_unlike, find_wrong_beams
-from .positions import Cached, Positions, enters_planned, find_unwritten
+from .positions import Cached, Ids, Positions, enters_planned, find_unwritten
 from .prefix_audit import PrefixAudit
 from .progress import Watched
 from .races import find_endless, find_races
@@ -132,6 +132,7 @@ class Witnesses:
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.num_tokens = dict[tuple[str, int], int]()  # by side of ``pd`` and step
         self.shapes = dict[int, Shape]()  # by step
+        self.ids = list[Ids]()  # of each engine
         self.positions = list[Positions]()  # of each scheduler
         self.cached = list[Cached]()  # of each scheduler
         self.waste = list[Waste]()  # of each scheduler
@@ -180,6 +181,7 @@ class Witnesses:
         self.audits.append(PrefixAudit(engine))
         cached = Cached(engine)
         self.cached.append(cached)
+        self.ids.append(Ids(engine.worker.model))
         self.shares_planned |= enters_planned(config.in_force)
 
         def committed(batch: ScheduleBatch) -> None:
@@ -246,6 +248,8 @@ class Witnesses:
         else:
             yield "leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]
         yield "ownership", find_unlisted(trace)
+        for ids in self.ids:
+            yield "positions", ids.wrong
         for positions in self.positions:
             yield "positions", positions.gaps
         for cached in self.cached:

@@ -13,7 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 
 from ..core import FinishReason, Lease, Outputs, Request, Result, ScheduleBatch
+from ..devices.base import Buffer
 from ..engine.engine import Engine
+from ..models.base import ForwardBatch, Model
+from ..models.hash import HashModel
 from ..policy.rules import Rules
 from ..trace import Trace
 from ..trace.cells import spans_of
@@ -52,6 +55,34 @@ class Positions:
                     f"step {batch.step} computes {lease.rid} up to position {least_end - 1}, but "
                     f"the scheduler counts the positions up to {counted - 1} as computed"
                 )
+
+
+class Ids:
+    """Checks that forward passes take tokens; ``wrong`` are the sentences so far.
+
+    The hash model computes with any integer, but a model with an embedding can't.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.wrong: list[str] = []
+        if not isinstance(model, HashModel):
+            return
+        forward = model.forward_layer
+
+        def forward_layer(
+            layer: int, batch: ForwardBatch, hidden: list[int], page_table: Buffer
+        ) -> list[int]:
+            """Check the ids that the first layer takes."""
+            if layer == 0 and isinstance(hidden, list):
+                self.wrong += (
+                    f"the forward pass of step {batch.step} takes {token}, which is no token: the "
+                    f"vocabulary has {model.vocab_size}"
+                    for token in hidden
+                    if not 0 <= token < model.vocab_size
+                )
+            return forward(layer, batch, hidden, page_table)
+
+        model.forward_layer = forward_layer  # type: ignore[method-assign]
 
 
 class Cached:

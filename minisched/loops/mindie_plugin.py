@@ -194,7 +194,7 @@ class PluginManager:
         self.block_on(last.verified, step)
         if step.logits_output is not None:
             self.device.recorder.edge("launch", last.launched_by, step.logits_output.slice_id)
-        if self.fill_host is not None and step.copy_done is not None:
+        if self.fill_host is not None:
             self.fetch(last)
         return last
 
