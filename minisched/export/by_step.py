@@ -30,7 +30,7 @@ from .layout import (
 from .looks import STEPS
 from .runs import finding, turns_of
 from .scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
-from .units import ms
+from .units import brief_ms, ms
 
 READ = ("process", "output", "postprocess")
 PARTS = ("fill", "launch", "send")  # a block of one of these alone has its name
@@ -158,9 +158,7 @@ def finding_of(strip: Strip) -> str:
     steps, gaps = len({one.step for one in strip.of("run")}), [it.duration for it in view.bubbles]
     devices = {one.lane for one in strip.of("run")}
     if len(devices) > 1:
-        share = 100 * sum(gaps) / (len(devices) * max(1, view.duration))
-        stages = f"the stages idle {share:.0f} % of this time"
-        return f"{len(devices)} steps run at one moment, one in each stage; {stages}"
+        return f"{len(devices)} steps run at one moment, one in each stage"
     after = [one.step for gap in view.bubbles for one in strip.of("run") if one.start >= gap.end]
     if ahead and after and len(gaps) == 1 < steps:  # a measured run may end with its gap
         late = after[0]
@@ -358,7 +356,8 @@ class Strip:
             spans += [
                 LaneItem(
                     "bubble", *view.clip(idle.start, idle.end),
-                    f"idle {ms(idle.duration)} ms", "idle", f"idle {ms(idle.duration)} ms",
+                    f"idle {brief_ms(idle.duration)}", brief_ms(idle.duration),
+                    f"idle {ms(idle.duration)} ms",
                 )
                 for idle in view.bubbles
                 if idle.lane == lane
@@ -366,7 +365,18 @@ class Strip:
             side = lane_side(lane)
             name = "thread" if lane.endswith("thread") else lane_words(lane)
             rows.append(LaneRow(side if sides[side] == 1 else name, spans))
-        return Lanes(rows, length, 0, [*self._token(), *self._transfers()], across="ms")
+        return Lanes(
+            rows, length, 0, [*self._token(), *self._handed(), *self._transfers()], across="ms"
+        )
+
+    def _handed(self) -> Iterator[LaneLink]:
+        """Yield an arrow from a host to the thread that launches a step, for the first step."""
+        for one in self.of("plan"):
+            plans = [before for before in self.of("plan", one.step) if before.lane != one.lane]
+            if one.lane.endswith("thread") and plans:
+                src = self.at[plans[-1].lane], plans[-1].end - self.view.start
+                yield LaneLink("launch", src, (self.at[one.lane], one.start - self.view.start))
+                return
 
     def _transfers(self) -> Iterator[LaneLink]:
         """Yield an arrow for each prompt's KV, from its step to the host that receives it."""
@@ -397,8 +407,6 @@ class Strip:
             fills = [one for one in plan if one.does == "fill"]
             read = fills or self.of("read", source.step)
             if not arrow.stays and read and plan:
-                if len({one.lane for one in ran}) > 1:  # the stages are between it and the host
-                    continue
                 to = self.at[read[0].lane], read[0].start - zero
                 end_of_plan = min(plan[-1].end, target.start)  # a launch may return later
                 back = self.at[plan[-1].lane], end_of_plan - zero

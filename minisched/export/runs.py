@@ -16,7 +16,7 @@ from ..trace.events import is_host
 from .layout import View, lane_name, lane_side, shown, steady_views, wrong_words
 from .looks import ARROWS, LOOKS, PHASES, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
-from .units import busy, ms
+from .units import brief_ms, busy, ms
 
 LEGEND = {
     **{name: name for name in PHASES},
@@ -149,6 +149,7 @@ def lanes_of(view: View, duration: int) -> Lanes:
     for idle in view.bubbles if is_seen else ():
         length, cause = f"{ms(idle.duration)} ms", f" for {idle.cause}" * bool(idle.cause)
         about = f"bubble: {lane_name(idle.lane).lower()} waits {length}{cause}"
+        length = brief_ms(idle.duration)
         spans[idle.lane].append(
             LaneItem("waited" if idle.cause else "bubble", *view.clip(idle.start, idle.end),
                      f"{idle.cause or 'idle'} {length}", length, about)

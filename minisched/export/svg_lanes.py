@@ -71,7 +71,12 @@ class LanesDrawing:
             yield _Strip(row, y, row.group if row.group != before else "")
             before = row.group
             y += self.pitch + 10 * ("said" in kinds) + PHRASE * kinds.count("deed")
-        self.bottom = y - self.gap / 2
+        self.bottom = y - self.gap / 2 + 7 * any(map(self._is_bow_named, self.lanes.links))
+
+    def _is_bow_named(self, link: LaneLink) -> bool:
+        """Return whether an arrow is a token's bow below a lane that has no legend."""
+        is_token = link.kind == "token" and "arrow token" not in self.page.scene.legend
+        return is_token and link.src[0] == link.dst[0] == len(self.lanes.rows) - 1
 
     def draw(self, has_axis: bool) -> None:
         """Draw all lanes."""
@@ -246,8 +251,9 @@ class LanesDrawing:
         ]
         brief = "" if item.is_quiet and item.kind in PHASES else item.brief
         step = str(item.data.get("step", "")) if item.kind.startswith("step ") else ""
+        is_bold = item.kind in ("bubble", "waited")  # its number alone is short
+        step = brief.partition(" ")[0] if is_bold else step
         for words in filter(None, dict.fromkeys((item.label, brief, step))):
-            is_bold = item.kind in ("bubble", "waited")
             room = width_of(words, self.sheet.small, is_bold) + 2 * PADDING
             if room > width:
                 continue
@@ -286,6 +292,8 @@ class LanesDrawing:
             kind += " level" * (ahead == 5)
             x1, x2 = x1 - 6, max(x2, x1 + 1) + ahead
             d = f"M{x1:.1f} {low:.1f}c0 8 {x2 - x1:.1f} 8 {x2 - x1:.1f} 0"
+            if self._is_bow_named(link):
+                self.page.words(x2 + 5, low + self.sheet.small, "token", "small")
         if len(self.lanes.links) * 5 > self.sheet.edge - self.x.left:
             kind += " faint-arrow"
         self.page.path(kind, d, link.about, link.data)

@@ -17,6 +17,12 @@ def ms(nanoseconds: int) -> str:
     return f"{value:.{digits}f}".rstrip("0").rstrip(".")
 
 
+def brief_ms(nanoseconds: int) -> str:
+    """Return the milliseconds for a box: with one digit after the point, from 1 ms on."""
+    value = nanoseconds / MILLISECOND
+    return f"{value:.1f} ms" if value >= 1 else f"{ms(nanoseconds)} ms"
+
+
 def exact(nanoseconds: int, unit: int = MILLISECOND) -> str:
     """Return a time in ``unit`` without rounding, for formats with decimal times."""
     whole, rest = divmod(nanoseconds, unit)
