@@ -273,8 +273,8 @@ RECIPES = {
     # streams that decode while long prompts come
     "pd": recipe(
         "pd",
-        "a: 0-11 -> 20; b: 1-12 -> 20; c: 2-13 -> 20; long at 45: 20-219 -> 6; "
-        "long too at 105: 40-239 -> 6",
+        "a: 0-11 -> 20; b: 1-12 -> 20; c: 2-13 -> 20; d at 45: 20-219 -> 6; "
+        "e at 105: 40-239 -> 6",
     ),
 }  # fmt: skip
 

@@ -85,8 +85,6 @@ def on_slide(name: str) -> str:
     if name == "page_allocator":
         legend = {**scene.legend, "protected": "cached, and a request uses it"}
         scene = replace(scene, parts=scene.parts[:1], legend=legend)
-    elif name == "chunked_and_mixed_prefill":
-        scene = stages.only(scene, "b", "long")
     elif name == "radix_cache":
         scene = radix_cache.evictions_of(scene)
     return to_svg(scene, SLIDE)

@@ -10,13 +10,14 @@ from ...recipes import RECIPES, Recipe
 from ...trace import Trace
 from ...trace.sides import one_side, sides
 from ..layout import make_view
+from ..looks import SHARES
 from ..pd_or_mixed import both, longest_pause, pause
 from ..runs import LEGEND, lanes_of
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals
 from ..units import ms
 from ..views.marks import named, word
-from ..views.steps import StepWork, requests_in, steps_of, work_of
+from ..views.steps import StepWork, steps_of, work_of
 
 # -- Runs from their requests' side: a lane for each, with its share of every step -----------------
 
@@ -36,7 +37,7 @@ def prefill_stage() -> Scene:
     }  # fmt: skip
     whole, chunked, mixed = map(pause, runs.values())
     title = f"Decodes pause {whole} for a whole prompt, {chunked} for its chunks, {mixed} if mixed"
-    return requests_of(runs, title)
+    return requests_of(runs, title, ["b", "long"])
 
 
 def pd_against_mixed() -> Scene:
@@ -45,56 +46,33 @@ def pd_against_mixed() -> Scene:
     runs = dict(zip(names, both(RECIPES["pd"].requests), strict=True))
     apart, mixed = map(pause, runs.values())
     title = f"Beside long prompts decodes pause {apart} on two devices, {mixed} if mixed on one"
-    return requests_of(runs, title)
+    return requests_of(runs, title, ["d", "e"])
 
 
-def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
-    """Draw each run's requests and devices under its name, with figures of its time."""
-    end, parts = max(run.trace.end for run in runs.values()), list[Part]()
-    for name, run in runs.items():
-        steps = works(run.trace)
-        note = (f"{len(steps)} steps, {ms(run.trace.end)} ms; longest pause while a prompt is "
-                f"computed: {pause(run)}")  # fmt: skip
-        rows = alike([row_of(run.trace, rid, steps) for rid in requests_in(steps)])
-        lanes = Lanes([*rows, *devices_of(run.trace)], end, flags=pause_flags(run))
-        parts.append(Part(name, note, [lanes]))
+def requests_of(runs: Mapping[str, Run], title: str, rids: Sequence[str]) -> Scene:
+    """Draw some requests of each run under its name, and the devices where there are several."""
+    steps = {name: works(run.trace) for name, run in runs.items()}
+    rows = {name: [row_of(run.trace, rid, steps[name]) for rid in rids]
+            + (devices_of(run.trace) if len(sides(run.trace)) > 1 else [])
+            for name, run in runs.items()}  # fmt: skip
+    end = max(item.end for some in rows.values() for row in some for item in row.spans)
+    parts = [
+        Part(
+            name,
+            f"{len(steps[name])} steps, {ms(run.trace.end)} ms",
+            [Lanes(rows[name], end, flags=pause_flags(run))],
+        )
+        for name, run in runs.items()
+    ]
     about = next(iter(runs.values())).trace.what_ran
-    about = f"{about}, simulated time; a box is a step, with a prompt's tokens or the device's step"
-    legend = {
-        **LEGEND,
-        "flag": "the client receives a token: the longest pause is between two of them",
-    }
-    return Scene(title, about, parts, legend)
-
-
-def only(scene: Scene, *names: str) -> Scene:
-    """Return a scene of ``requests_of`` with the lanes of the named requests alone."""
-    shown = [
-        (part, [row for row in show.rows if row.name in names], show.flags)
-        for part in scene.parts for show in part.shows if isinstance(show, Lanes)
-    ]  # fmt: skip
-    end = max(item.end for _, rows, _ in shown for row in rows for item in row.spans)
-    parts = [replace(part, shows=[Lanes(rows, end, flags=flags)]) for part, rows, flags in shown]
-    return replace(scene, about=scene.about.replace(" or the device's step", ""), parts=parts)
-
-
-def alike(rows: Sequence[LaneRow]) -> list[LaneRow]:
-    """Return rows; neighbours with the same boxes are one row with all of their names."""
-    found = list[LaneRow]()
-    for row in rows:
-        shown, before = ([(it.kind, it.start, it.end, it.label) for it in one.spans]
-                         for one in (row, found[-1] if found else row))  # fmt: skip
-        if found and shown == before:
-            found[-1] = replace(found[-1], name=f"{found[-1].name}, {row.name}", note="requests")
-        else:
-            found.append(row)
-    return found
+    about = f"{about}, simulated time; a box is a step, with a prompt's tokens"
+    return Scene(title, about, parts, {kind: LEGEND[kind] for kind in SHARES})
 
 
 def pause_flags(run: Run) -> list[LaneItem]:
     """Return a flag where the longest pause of a request begins, and one where it ends."""
     rid, start, end = longest_pause(run)
-    words = {start: f"{rid} pauses {ms(end - start)} ms", end: f"next token of {rid}"}
+    words = {start: f"a token of {rid}", end: f"{rid} paused {ms(end - start)} ms"}
     return [LaneItem("flag", time, time, said) for time, said in words.items()] if rid else []
 
 
@@ -120,12 +98,16 @@ def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
 
 
 def devices_of(trace: Trace) -> list[LaneRow]:
-    """Return the devices, and the KV transfer between them."""
-    rows = [
-        replace(row, spans=[
-            replace(item, label=item.brief) if item.kind == "forward" else item
-            for item in row.spans
-        ])
-        for row in lanes_of(make_view(trace), trace.end).rows
-    ]  # fmt: skip
+    """Return the devices, with a box for each step, and the KV transfer between them."""
+    rows = list[LaneRow]()
+    for row in lanes_of(make_view(trace), trace.end).rows:
+        spans = list[LaneItem]()
+        for item in row.spans:
+            if item.kind == "sample" and spans:
+                spans[-1] = replace(spans[-1], end=item.end)
+            else:
+                spans.append(
+                    replace(item, label=item.brief if item.kind == "forward" else item.label)
+                )
+        rows.append(replace(row, spans=spans))
     return [row for row in rows if any(of.kind in ("forward", "transfer") for of in row.spans)]
