@@ -2,7 +2,7 @@
 
 An engine takes settings from its loop, its relay and its model. They are computed here a second
 time, with a model whose context is shorter than that of the settings. Loops, depths and models that
-do not fit are refused.
+do not fit are refused. So is a device without memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core import Request
-from ..devices.sim import SimDevice
+from ..devices.sim import SimDevice, SimMemory
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..engine.owner import release
@@ -65,13 +65,50 @@ def find_unfit(case: Case) -> Iterator[str]:
     if is_named and (found := find_loop(":".join([case.loop, *texts])).options) != spec.options:
         yield f"{case.loop} with {texts} gets the options {found}"
     yield from find_not_refused(case, spec, engine)
+    yield from find_no_memory(case, spec)
     if case.loop == "serial":  # it depends on no loop, and collects garbage
         yield from find_bad_owner(case, engine, model)
 
 
-def engine_for(case: Case, config: SchedulerConfig, model: HashModel) -> Engine:
+class PoorDevice(SimDevice):
+    """A device without memory for arrays whose names begin with ``lacks``."""
+
+    def __init__(self, lacks: str) -> None:
+        super().__init__(NullRecorder())
+        self.lacks = lacks
+
+    def memory(self, name: str, size: int) -> SimMemory:
+        """Return device memory.
+
+        Raises:
+            MemoryError: there is none for this name.
+        """
+        if name.startswith(self.lacks):
+            raise MemoryError(name)
+        return super().memory(name, size)
+
+
+def find_no_memory(case: Case, spec: Design) -> Iterator[str]:
+    """Yield a sentence if a device without memory is not refused, or with other words."""
+    config = case.workload.config
+    for lacks, what in (
+        ("", f"a KV pool of {config.num_slots} slots and {config.max_running_requests} rows"),
+        ("output", f"the outputs of {spec.in_flight} steps in flight"),
+    ):
+        try:
+            engine_for(case, config, HashModel(), PoorDevice(lacks))
+            error = ""
+        except (ValueError, MemoryError) as raised:
+            error = str(raised)
+        if not error.startswith(f"device 'sim' has no memory for {what}"):
+            yield f"a device has no memory for {what}, but the error of {case.loop} is {error!r}"
+
+
+def engine_for(
+    case: Case, config: SchedulerConfig, model: HashModel, device: SimDevice | None = None
+) -> Engine:
     """Return an engine of the case's design, on a device of its own without a recorder."""
-    parts = SimDevice(NullRecorder()), model, config, Frontend()
+    parts = device or SimDevice(NullRecorder()), model, config, Frontend()
     return make_engine(case.loop, *parts, case.cost, case.relay, **case.options)
 
 
