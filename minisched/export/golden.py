@@ -30,7 +30,7 @@ from .render_puml import RenderError, find_node, in_dark_too, render
 from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
-from .svg_style import PHONE, SLIDE, Sheet
+from .svg_style import PHONE, SLIDE
 from .views import draw, mixed_chunk, page_allocator, parts_of, radix_cache
 
 # -- The files and their sources -------------------------------------------------------------------
@@ -68,13 +68,15 @@ SMALL: dict[str, Callable[[], Scene]] = {  # pictures for slides and phones, and
 }
 
 
-def on_sheet(name: str, sheet: Sheet) -> str:
-    """Draw a picture of ``SMALL`` in the sizes of a slide or a phone."""
-    return to_svg(SMALL[name](), sheet)
+def in_form(form: str, name: str) -> str:
+    """Draw a picture of ``SMALL`` for a ``phone``, in Chinese (``zh``), or for a ``slide``.
 
-
-def on_slide(name: str) -> str:
-    """Draw a picture for a slide: of most pictures a part, such as one relay of each way."""
+    A slide shows a part of most pictures, such as one relay of each way.
+    """
+    if form == "phone":
+        return to_svg(SMALL[name](), PHONE)
+    if form == "zh":
+        return to_svg(translated(SMALL[name]()))
     match name:
         case "one_token":
             scene = token_lanes([*map(run_of, compare.WAYS)])
@@ -90,15 +92,12 @@ def on_slide(name: str) -> str:
     return to_svg(scene, SLIDE)
 
 
-def with_chinese(name: str) -> str:
-    """Draw a picture of ``SMALL`` in Chinese."""
-    return to_svg(translated(SMALL[name]()))
-
-
 FILES: dict[str, Callable[[], str]] = {  # by path
-    **{f"traces/{name}_phone.svg": partial(on_sheet, name, PHONE) for name in SMALL},
-    **{f"traces/{name}_slide.svg": partial(on_slide, name) for name in SMALL},
-    **{f"traces/{name}_zh.svg": partial(with_chinese, name) for name in SMALL},
+    **{
+        f"traces/{name}_{form}.svg": partial(in_form, form, name)
+        for form in ("phone", "slide", "zh")
+        for name in SMALL
+    },
     "diagrams/compare.svg": lambda: to_svg(by_step(pair()), SLIDE),
     "diagrams/compare_phone.svg": lambda: to_svg(by_step(pair(), 1), PHONE),
     "diagrams/compare_zh_phone.svg": lambda: to_svg(translated(by_step(pair(), 1)), PHONE),

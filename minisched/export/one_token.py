@@ -124,10 +124,8 @@ def way_of(trace: Trace) -> TokenWay:
     return TokenWay(trace, relay, cell, device, tuple(host), promised, stored, read, gone)
 
 
-def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = ()) -> Scene:
+def one_token(traces: Sequence[Trace]) -> Scene:
     """Draw a token's way in each run, one run below the other.
-
-    ``names`` replace the names of the relays.
 
     Raises:
         NothingToShow: a run has no settled steps, or its relay left no mark.
@@ -136,13 +134,12 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
     end = max(way.device[-1].start - way.start for way in ways) + AFTER
     end = max([end, *(way.host[-1].end - way.start + AFTER // 6 for way in ways)])
     rows, links = list[LaneRow](), list[LaneLink]()
-    named = zip(ways, names or [way.relay for way in ways], strict=True)
-    for _, some in groupby(named, lambda pair: pair[0].times):
-        (way, name), *more = some
-        own = rows_of(way, name, end)
+    for _, some in groupby(ways, lambda way: way.times):
+        way, *more = some
+        own = rows_of(way, end)
         if more:  # they differ in the cell alone
             device, cell, host = ways_together(own)
-            cells = [rows_of(other, called, end)[1] for other, called in more]
+            cells = [rows_of(other, end)[1] for other in more]
             links += links_of(way, len(rows))[1:]
             rows += [device, cell, *cells, host]
         else:
@@ -150,7 +147,7 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
             rows += own
     about = f"{traces[0].what_ran}; 0 is when the device begins the step that samples the token"
     return Scene(
-        title or finding(ways),
+        finding(ways),
         about,
         [Part("One token of one request, on one scale", "", [Lanes(rows, end, links=links)])],
         LEGEND,
@@ -204,7 +201,7 @@ def token_lanes(traces: Sequence[Trace]) -> Scene:
     return Scene(finding(ways), about, parts)
 
 
-def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
+def rows_of(way: TokenWay, end: int) -> list[LaneRow]:
     """Return device, cell, and the way to the client."""
 
     def item(kind: str, since: int, until: int, label: str = "", brief: str = "") -> LaneItem:
@@ -229,7 +226,7 @@ def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
     ]
     note = f"{way.trace.loop.partition(':')[0]}, waits {ms(way.waits)} ms"
     drawn = {"device": device, way.cell: cell, "copy, host": [*host, item("end", told, told)]}
-    return [LaneRow(name, spans, "", group, note) for name, spans in drawn.items()]
+    return [LaneRow(name, spans, "", way.relay, note) for name, spans in drawn.items()]
 
 
 def ways_together(own: Sequence[LaneRow]) -> list[LaneRow]:

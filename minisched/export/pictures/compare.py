@@ -9,7 +9,7 @@ from ...recipes import run_of
 from ...trace import Trace
 from ..by_step import by_step
 from ..layout import steady_views
-from ..one_token import finding, one_token, way_of
+from ..one_token import token_lanes
 from ..scene import Scene
 from ..units import ms
 
@@ -59,11 +59,13 @@ def in_step(runs: Mapping[str, Trace]) -> Scene:
 def three_way() -> Scene:
     """Draw the three ways to schedule ahead, by a token's way to the next step."""
     loops = ("vllm_async", "overlap", "mindie_dual")
-    runs = [run_of(loop) for loop in loops]
-    found = finding([*map(way_of, runs)])
-    title = f"vLLM, SGLang and MindIE: a token waits {found.partition(': ')[2]}"
-    scene = one_token(runs, title, [MEANS[loop][0] for loop in loops])
-    return replace(scene, notes=[": ".join(MEANS[loop]) for loop in loops])
+    scene = token_lanes([*map(run_of, loops)])
+    parts = [
+        replace(part, heading=f"{name}:{part.heading.partition(':')[2]}", note=means)
+        for part, (name, means) in zip(scene.parts, (MEANS[loop] for loop in loops), strict=True)
+    ]
+    title = f"vLLM, SGLang and MindIE: a token waits {scene.title.partition(': ')[2]}"
+    return replace(scene, title=title, parts=parts)
 
 
 # -- The workload that all designs share -----------------------------------------------------------

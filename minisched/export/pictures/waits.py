@@ -13,9 +13,12 @@ from ...models.hash import HashModel
 from ...recipes import Recipe, tokens
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
+from ..by_step import READ
 from ..layout import View, steady_views
+from ..looks import PHASES
+from ..runs import LEGEND as RUN_LEGEND
 from ..runs import side_by_side
-from ..scene import Lanes, Scene, Show
+from ..scene import LaneItem, LaneRow, Lanes, Scene, Show
 from ..units import ms
 
 # -- The runs: four requests, and features that need the tokens of earlier steps -------------------
@@ -106,11 +109,13 @@ def dependency_points() -> Scene:
         for name, (feature, is_on) in needs.items()
     }
     views = steady_views([*runs.values()], 1)
-    plain, mask, drafts, both = (ms(view.duration) for view in views)
-    title = (
-        f"vLLM: a step takes {plain} ms, {mask} with a mask, {drafts} with drafts, {both} with both"
-    )
+    _, mask, drafts, _ = (ms(sum(lost_times(view).values())) for view in views)
+    title = f"vLLM: a step waits {mask} ms for a mask, and {drafts} ms for drafts"
     return stacked(runs, title, SLOW)
+
+
+VERBS = {**dict.fromkeys(READ, "process"), "prepare": "schedule", "launch": "schedule"}
+LEGEND = {**RUN_LEGEND, "process": "read", "schedule": "plan"}
 
 
 def stacked(runs: Mapping[str, Trace], title: str, note: str) -> Scene:
@@ -121,14 +126,26 @@ def stacked(runs: Mapping[str, Trace], title: str, note: str) -> Scene:
         for name, view in zip(runs, views, strict=True)
     ]
     scene = side_by_side(views, title, names)
-    parts = [replace(part, shows=[*map(without_signs, part.shows)]) for part in scene.parts]
-    return replace(scene, about=f"{scene.about}; {note}", parts=parts)
+    parts = [replace(part, shows=[*map(by_verb, part.shows)]) for part in scene.parts]
+    return replace(scene, about=f"{scene.about}; {note}", parts=parts, legend=LEGEND)
 
 
-def without_signs(lanes: Show) -> Show:
-    """Return lanes with their boxes alone: the waits are the matter."""
+def by_verb(lanes: Show) -> Show:
+    """Return lanes with the host's phases as verbs, without signs and copies: waits matter."""
     assert isinstance(lanes, Lanes)
-    return replace(lanes, rows=[replace(row, spans=row.boxes) for row in lanes.rows], links=())
+    rows = list[LaneRow]()
+    for row in lanes.rows:
+        spans = list[LaneItem]()
+        for item in row.boxes:
+            kind, step = VERBS.get(item.kind, item.kind), item.data.get("step", 0)
+            word = LEGEND[kind]
+            verb = LaneItem(kind, item.start, item.end, f"{word} {step}", word, data={"step": step})
+            if spans and spans[-1].label == verb.label:
+                spans[-1] = replace(spans[-1], end=item.end)
+            else:
+                spans.append(verb if kind in PHASES else item)
+        rows += [replace(row, spans=spans)] * (not row.name.startswith("Copy"))
+    return replace(lanes, rows=rows, links=())
 
 
 def lost_times(view: View) -> Counter[str]:
