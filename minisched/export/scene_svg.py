@@ -85,6 +85,8 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
             begin = next((height for right, height in steps if right == x.left), bottom)
             d = f"M{x.left:.1f} {begin:.1f}{d}H{x.right:g}"
             page.path(kind, d, name, {"series": name})
+            if kind == "line limit":
+                page.words(x.right, begin - 5, name, "small faint", "end")
         else:
             d = f"M{x.left:.1f} {bottom:.1f}{d}H{x.right:g}V{bottom:.1f}Z"
             page.path(f"box {css(kind)}", d, name, {"series": name})

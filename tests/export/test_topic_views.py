@@ -382,7 +382,10 @@ def request_state(trace: Trace, forms: Forms, _: Engine) -> None:
         assert ran[int(cell["data-step"])][int(cell["data-place"])] == cell["data-rid"]
     told = [mark for mark in marks(trace, "request state") if mark.attrs["step"] in steps]
     sent = [count for mark in told for count in mark.attrs["sent"]]
-    assert f"{sum(sent)} come from the host" in forms.words
+    assert re.search(rf"keeps its slot: {sent.count(0)} tokens? stay", forms.words)
+    rows = {(rid, at) for rids in ran.values() for at, rid in enumerate(rids)}
+    has_moved = len(rows) > len({rid for rid, _ in rows})
+    assert ("changes its row" in forms.words) == has_moved
 
 
 def generation_batch_result(trace: Trace, forms: Forms, _: Engine) -> None:

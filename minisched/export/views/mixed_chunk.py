@@ -55,7 +55,7 @@ def draw(trace: Trace, title: str) -> Scene:
         if any(amount for _, amount in values):
             series.append(Series(kind, kind, values))
     if limit:
-        series.append(Series("limit", "line limit", [(0, limit)]))
+        series.append(Series(f"at most {many(limit, 'token')}", "line limit", [(0, limit)]))
     lanes = work_lanes(part, steps, requests_in(steps)[:MOST_LANES])
     return Scene(
         title,
@@ -64,7 +64,7 @@ def draw(trace: Trace, title: str) -> Scene:
             Part("Tokens a step, by request", "numbers: tokens of a prompt",
                  [Curve(series, part.end, "tokens"), lanes]),
         ],
-        {**LEGEND, "line limit": f"a step with prompts has {many(limit, 'token')} at most"},
+        LEGEND,
     )  # fmt: skip
 
 

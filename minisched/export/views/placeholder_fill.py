@@ -84,7 +84,7 @@ def prev_sampled(trace: Trace) -> Scene:
     every = many(sum(map(len, steps.values())), "row")
     note = "a column is a step, with its path; in a box is the request"
     return Scene(
-        f"prev_sampled: {stay} of {every} take the token of the step before, on the device",
+        f"A token follows its request to a new row on the device: {stay} of {every}",
         about_run(trace, shown, side_words(trace)),
         [Part("Rows of input_ids", note, [grid_of(steps, columns)])],
         SCATTERED,

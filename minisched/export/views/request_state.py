@@ -15,6 +15,7 @@ LEGEND = {
     "prompt": "prompt tokens: the host sends them to the slot",
     "decode": "its last sampled token is in the slot: the host sends nothing",
     "wasted": "the same, but its request had ended",
+    "changed": "its row has changed",
 }
 
 
@@ -23,7 +24,7 @@ def scene(trace: Trace) -> Scene:
     part, shown = opening(shown_side(trace), MOST_STEPS)
     ran = {item.step: item.rids for item in forwards(part)}
     wasted = {(number(m, "step"), word(m, "rid")) for m in named(part, "wasted row")}
-    cells, stayed, new = dict[tuple[int, int], GridCell](), 0, 0
+    cells, rows, stayed = dict[tuple[int, int], GridCell](), dict[str, int](), 0
     steps = list[int]()
     for mark in needed(part, "request state", "another relay was used", ran):
         step = number(mark, "step")
@@ -36,9 +37,13 @@ def scene(trace: Trace) -> Scene:
             about = f"step {step}, row {row}: {rid} in slot {slot} reads {source}"
             words = short_end(rid, 6) + f" +{count}" * bool(count)
             data: Data = {"step": step, "place": row, "slot": slot, "rid": rid, "sent": count}
-            cells[slot - 1, len(steps)] = GridCell(look, words, f"row {row}", about, data=data)
-            stayed, new = stayed + (not count), new + count
+            is_moved, rows[rid] = rows.get(rid, row) != row, row
+            cells[slot - 1, len(steps)] = GridCell(
+                look, words, f"row {row}", about, is_changed=is_moved, data=data
+            )
+            stayed += not count
         steps.append(step)
+    moves = "changes its row and " * any(cell.is_changed for cell in cells.values())
     most = 1 + max(slot for slot, _ in cells)
     note = "a +6: 6 tokens of a come from the host; below a box: its row of the batch"
     grid = CellGrid(
@@ -47,8 +52,7 @@ def scene(trace: Trace) -> Scene:
         first_rows(MOST_SLOTS, cells),
     )
     return Scene(
-        f"A slot stays when the row changes: {many(stayed, 'token')} stay in it, "
-        f"{new} come from the host",
+        f"A request {moves}keeps its slot: {many(stayed, 'token')} stay on the device",
         about_run(trace, shown, side_words(trace), first_of(MOST_SLOTS, most, "slot")),
         [Part("Slots of requests, on the device", note, [grid])],
         LEGEND,

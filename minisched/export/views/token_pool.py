@@ -63,11 +63,7 @@ def scene(trace: Trace) -> Scene:
                 is_unread = cell.look == "sample" and not cell.gathered_by
                 look, writer = "unread" if is_unread else cell.look, str(cell.step)
                 cells[at, position] = GridCell(look, writer, "", about, data=data)
-    rows, before = list[str](), 0
-    for tenancy in tenancies[:MOST_TENANCIES]:
-        where = "then" if tenancy.row == before else f"row {tenancy.row}:"
-        rows.append(f"{where} {short(tenancy.rid, 8)}")
-        before = tenancy.row
+    rows = [f"row {one.row}: {short(one.rid, 8)}" for one in tenancies[:MOST_TENANCIES]]
     columns = [*map(str, range(min(positions, MOST_POSITIONS)))]
     note = "in a cell: the step that wrote it"
     late, count = looks["lacking"], looks["sample"] + looks["wasted"] + looks["lacking"]
