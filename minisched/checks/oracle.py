@@ -376,8 +376,10 @@ def find_wrong_beams(trace: Trace, workload: Workload) -> Iterator[str]:
         if wrong_form(req) or sum(other.rid == req.rid for other in workload.requests) > 1:
             continue
         seen, beams = list[list[list[int]]](), [list[int]()]
-        search_alone(req, req.max_device_len - len(req.prompt) - 1, workload, seen)
-        for of in (it for it in marks if it["rid"] == req.rid and it["length"] <= len(seen)):
+        own = [mark for mark in marks if mark["rid"] == req.rid]
+        last = req.max_device_len - len(req.prompt) - 1
+        search_alone(req, min(last, max((it["length"] for it in own), default=0)), workload, seen)
+        for of in (it for it in own if it["length"] <= len(seen)):
             before = [[]] if of["length"] == 1 else beams  # a retracted search begins again
             chosen = zip(of["parents"], of["tokens"], strict=True)
             beams = [[*before[parent], token] for parent, token in chosen]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.case import Workload
+from minisched.checks.case import Case, Workload
 from minisched.checks.draw import Variant, add_beams, all_designs, draw
 from minisched.checks.judge import judge
 from minisched.checks.oracle import search_alone
@@ -162,3 +162,9 @@ def test_a_fork_that_keeps_its_own_kv_is_detected(monkeypatch: pytest.MonkeyPatc
     requests = [Request(f"r{at}", [at], tokens(6)) for at in range(6)]
     run = search("overlap", requests, 3)
     assert run.outputs != {req.rid: alone(req, 3) for req in requests}
+
+
+def test_a_request_of_endless_length_is_refused_and_the_judge_comes_to_its_end() -> None:
+    requests = [Request("a", [1, 2], tokens(3)), Request("b", [1, 2], tokens(10**30))]
+    workload = Workload(requests, [0, 0], {}, SchedulerConfig(beam_width=2))
+    assert judge(Case(workload, "overlap")).holds
