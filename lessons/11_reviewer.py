@@ -102,8 +102,8 @@ learn.picture_of_example()
 #
 # `program` is a list of `(lane, kind, what)`, in an order that happened. Of kind `launch`, `begin`,
 # `end` and `wait`, `what` is the number of an op (`begin` and `end` are on the op's own lane). `say`
-# is like an `end`: a signal is given, for which others wait. Where a number ends twice, the first
-# time counts. All other kinds touch memory. Give a list of clocks, one for each act: a dictionary from
+# is like an `end`: a signal is given, for which others wait. Where a number has two
+# signals, of either kind, the first counts. All other kinds touch memory. Give a list of clocks, one for each act: a dictionary from
 # lanes to numbers.
 #
 # As it stands it believes in the order that happened. (Stuck? `learn.hint("happens_before")`)
@@ -149,8 +149,9 @@ program = learn.acts(unknown)
 # ## Exercise 3: three diagnoses · hard
 #
 # Two more traces. In each of the three something is broken. Say which law, and which slice breaks
-# it: the name of a phase or an op, and its step. Where several have a part in it, name any of them.
-# The laws:
+# it: the name of a phase or an op, and its step. That slice comes at a wrong moment, or takes a wrong
+# value. A slice that only follows from it does not count. Where several break the law, name any of
+# them. Of a race, name either side. The laws:
 #
 # - `identity`: a request's tokens are those that it gets alone;
 # - `race`: touches of the same memory are ordered;

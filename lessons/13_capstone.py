@@ -78,7 +78,7 @@ learn.timing(serial, overlapped)
 #
 # | | |
 # |---|---|
-# | `room.may_run(req)` | may its next token be launched now? (Its prompt is done, and it has not ended by its length.) |
+# | `room.may_run(req)` | may its next token be launched now? (Its prompt is computed, and its last token is not launched yet.) |
 # | `room.free_rows` | how many more requests may start |
 # | `room.prompt_tokens` | how many tokens fit into a step with prompts; a request that decodes in the same step takes one of them |
 # | `room.may_cut` | whether a prompt may be cut (at any token: no two requests share a page here); otherwise a longer one has to go alone, in one piece |

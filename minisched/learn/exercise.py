@@ -271,13 +271,9 @@ class Function:
         return min(found, default=(0, ""))[1]
 
     def is_same(self, answer: Any, right: Any, args: tuple[Any, ...]) -> bool:
-        """Return whether what counts of an answer is what counts of the right one.
-
-        A whole number must be one, and no float or truth value.
-        """
+        """Return whether what counts of an answer is what counts of the right one."""
         try:
-            mine, due = self.counts(answer, *args), self.counts(right, *args)
-            return bool(mine == due) and (type(due) is not int or type(mine) is int)
+            return is_alike(self.counts(answer, *args), self.counts(right, *args))
         except (AttributeError, TypeError):  # it is of another kind
             return False
 
@@ -338,7 +334,7 @@ class Pure:
         assert self.truth is not None
         right = self.truth(*args)
         if not self.near:
-            is_right = type(answer) is type(right) and answer == right
+            is_right = type(answer) is type(right) and is_alike(answer, right)
             said = f"it gives {short(answer)}, should give {short(right)}"
         elif isinstance(answer, bool) or not isinstance(answer, int | float):
             is_right, said = False, f"it gives {short(answer)}, which is not a number"
@@ -346,6 +342,16 @@ class Pure:
             is_right = isclose(answer, right, rel_tol=self.near, abs_tol=self.near)
             said = f"it gives {answer:.7g}, should give {right:.7g} {self.unit}"
         return "" if is_right else f"{asked} {said}.", answer
+
+
+def is_alike(mine: Any, due: Any) -> bool:
+    """Return whether two answers are equal, and each whole number is one: no float or truth value.
+
+    The same holds for the items of a list or tuple.
+    """
+    if isinstance(due, list | tuple) and type(mine) is type(due):
+        return len(mine) == len(due) and all(map(is_alike, mine, due))
+    return bool(mine == due) and (type(due) is not int or type(mine) is int)
 
 
 def overwritten(function: Callable[..., Any], args: Any, given: Any) -> str:

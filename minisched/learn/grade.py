@@ -47,6 +47,7 @@ from .score import (
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # smaller cases to try; of lines that never end
 MOST_SECONDS_SMALLER = 20.0  # and for so long
+MOST_PARTS = 8  # of a case in a sentence: its settings, requests, and clients that give up
 YOURS, PACKAGES = "yours", "the package's own lines"  # the names of two runs in a picture
 
 
@@ -303,13 +304,13 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
             said = f"every law holds, but the {subject} is {values} with the package's own lines."
             steps = [int(MEASURES["steps"][2](of)) for of in (attempt.verdict, own)]
             late = launched_late(attempt.verdict.trace) - launched_late(own.trace)
-            if what == "makespan" and late:
-                step = min(late)
-                said += f" Step {step} was launched only after step {step - 1} was processed."
-            elif what == "makespan" and steps[0] > steps[1]:
+            if what == "makespan" and steps[0] > (factor if late else 1) * steps[1]:
                 said += " Yours took {} steps, those {}: which request could run too?".format(
                     *steps
                 )
+            elif what == "makespan" and late:
+                step = min(late)
+                said += f" Step {step} was launched only after step {step - 1} was processed."
             return Finding("", said)
     return None
 
@@ -383,7 +384,10 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     assert found is not None and not isinstance(hole, Pure)
     names = {req.name for req in attempt.case.workload.requests}
     said = [in_full(plainly(found), names)]
-    case = "; ".join(in_words(hole.on(attempt.case), exercise.workloads.is_tight))
+    parts = [*in_words(hole.on(attempt.case), exercise.workloads.is_tight)]
+    if len(parts) > MOST_PARTS:
+        parts = [*parts[:MOST_PARTS], f"and {len(parts) - MOST_PARTS} more"]
+    case = "; ".join(parts)
     law = f"The law: {found.law}. " if found.law and not attempt.calls.raised else ""
     said.append(f"{law}The smallest case that was found: {case}.")
     trace = replace(verdict.trace, loop=YOURS)

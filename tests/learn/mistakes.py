@@ -388,6 +388,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("== depth", "== 4", "3 steps were in flight, but `depth` is 2"),
         ("== depth", "== max(depth, 2)", "2 steps were in flight, but `depth` is 1"),
         ("== depth", "== min(depth, 4)", "First fill the queue"),
+        ("== depth", "== min(depth, 32)", "First fill the queue"),
+        ("while True:", "for _ in range(100):", "came to its end"),
         ("pop(0)", "pop()", "but 1 is next"),
         ("queue and (len(queue) == depth or not batch)", "queue", "First fill the queue"),
     ),
@@ -399,6 +401,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "it gives True, should give False"),
         ("computed + 1 >= length", "computed + 1 == length - placeholders", "should give"),
         ("computed + 1 >= length", "computed + 1 == length", "it gives False, should give True"),
+        ("computed + 1 >= length", "100 > computed + 1 >= length", "should give True"),
     ),
     "fill": (
         ("if ids[-1] == -1", "if rid in last_rids", "but needs its own tokens as they are"),
@@ -406,6 +409,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("last_rids.index(rid)", "last_rids.index(rid) - 1", "'s token"),
         ("if ids[-1] == -1", "if False", "a -1 is left in"),
         ("if ids[-1] == -1", "if ids == [-1]", "should give"),
+        ("if ids[-1] == -1", "if ids[-1] == -1 and len(ids) < 10", "should give"),
         ("ids = [*ids[:-1], sampled[last_rids.index(rid)]]",
          "ids[-1] = sampled[last_rids.index(rid)]", "your lines write to `rows`"),
         ("    return filled", "", "gave None"),
@@ -414,6 +418,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("unknown > 0 and ", "", "unknown 0 it gives True, should give False"),
         (" and (has_grammar or has_penalties)", "", "it gives True, should give False"),
         ("unknown > 0", "unknown == 1", "it gives False, should give True"),
+        ("unknown > 0", "9 > unknown > 0", "it gives False, should give True"),
         ("unknown > 0", "unknown > 1", "unknown 1 it gives False, should give True"),
         ("has_grammar or has_penalties", "has_grammar", "penalties"),
         ("has_grammar or has_penalties", "has_penalties", "alone it gives"),
@@ -445,6 +450,12 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("clock.get(lane, 0) + 1", "clock.get(lane, 0) + 2", "should be {'host': 1}"),
         ("ended.setdefault(what, clock)", "ended[what] = clock",
          "waits for the first signal of op 1, which is act 2 (forward: end 1)"),
+        (
+            'elif kind in ("end", "say"):\n            ended.setdefault(what, clock)',
+            'elif kind == "end" or kind == "say" and what not in ended:\n'
+            "            ended[what] = clock",
+            "which is act 2 (forward: say 1), and not for act 3 (forward: end 1)",
+        ),
     ),
     "race": (
         ("not set(cells) & set(its_cells)", "cells[0] not in its_cells", "but you found nothing"),
@@ -455,6 +466,13 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (', "free"', "", "you found nothing"),
         ('kind == its_kind == "read"', "kind == its_kind", "but you found nothing"),
         ("set(its_cells)", "set(its_cells[:1])", "but you found nothing"),
+        (
+            "not set(cells) & set(its_cells)",
+            "max(cells) < its_cells[0] or max(its_cells) < cells[0]",
+            "can't hurt each other",
+        ),
+        ("set(cells) & set(its_cells)", "set(cells[:30]) & set(its_cells)", "found nothing"),
+        ("i >= j", "i >= j or j - i > 40", "but you found nothing"),
         ("lane == other", "lane in other", "but you found nothing"),
         ("memory != its_memory", "memory not in its_memory", "can't hurt each other"),
         ("i >= j", 'i >= j or its_kind == "free"', "but you found nothing"),
@@ -463,6 +481,10 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ('"overlap"', '"livelock"', "the law that it breaks is not"),
         ('"prepare", 2', '"prepare", 1', "did nothing wrong"),
         ('"forward", 3', '"forward", 2', "did nothing wrong"),
+        ('"forward", 3', '"sample", 2', "left the right token. Which slice did not take it?"),
+        ('"forward", 3', '"output", 3', "only follows from a wrong input"),
+        ('"wait", 2', '"launch", 2', "Which slice made it late?"),
+        ('"wait", 2', '["wait"], 2', "the name is a text"),
     ),
     "bubble_fraction": (
         ("max(0, start - done)", "start - done", "should give"),
@@ -481,6 +503,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("0) + ms", "0) + round(ms, 1)", "should give"),
         ("0) + ms", "0) + round(ms, 3)", "0.0004"),
         ('"Async" not in call', '"Async" not in call + within', "should give"),
+        ('"Memcpy" in call', '"Mem" in call', "should give"),
+        ('("Memcpy" in call and "Async" not in call)', '"Launch" not in call', "should give"),
         ('"Async" not in call', 'not call.endswith("Async")', "cuMemcpyDtoHAsync_v2"),
         ("", "def blocking_call(calls):\n"
          "    sums, longest = {}, {}\n"
@@ -525,6 +549,17 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "whole = (req.max_device_len // room.page_size", "Level 3 of 5"),
         ("if not room.may_cut:", "if False:", "may not be cut here"),
         ("delay = engine.must_delay_sample(batch)", "delay = False", "Level 4 of 5"),
+        ("if room.may_run(req)]", "if room.may_run(req)] * 2", "is twice in one step"),
+        ("return prompts, []", "return prompts * 2, []", "is twice in one step"),
+        ("return prompts, []", "return prompts, [req for req, _ in prompts]",
+         "is twice in one step: in the prompts, and again in the decodes"),
+        ("return prompts, []", "return [req for req, _ in prompts], []",
+         "but it must be `(req, length)`"),
+        ("while self.waiting and", "while len(self.running) < 4 and self.waiting and",
+         "which request could run too?"),
+        ("while self.waiting and", "while len(self.running) < 64 and self.waiting and",
+         "which request could run too?"),
+        ("room.prompt_tokens,", "min(room.prompt_tokens, 512),", "which request could run too?"),
         ("        if last:\n            engine.process_batch_result(last)\n        elif",
          "        if step:\n            engine.process_batch_result(step)\n        elif",
          "Level"),
@@ -536,6 +571,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("seq.answer[-1]", "seq.answer[0]", "should give"),
         ("seq.in_flight > 1", "seq.in_flight > 1 and seq.answer", "should give"),
         ("seq.in_flight > 1", "seq.in_flight == 2", "in_flight=3)]` it gives"),
+        ("-1 - seq.slot", "-1 - min(seq.slot, 7)", "should give"),
+        ("return ids", "return [float(it) for it in ids]", "should give"),
     ),
     "generate_overlapped": (
         (
@@ -560,6 +597,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "in the serial loop",
         ),
         ("        last = step", "        last = step or last", "has already been processed"),
+        ("engine.postprocess(last, engine.wait(last))",
+         "engine.postprocess(last, last.tokens)\n            engine.wait(last)",
+         "Step 1 is processed before you waited for it"),
         (
             "        if last:\n            engine.postprocess(last, engine.wait(last))\n"
             "        last = step",

@@ -18,7 +18,7 @@ from ...export.runs import side_by_side
 from ...export.scene_svg import to_svg
 from ...loops.run import Run
 from ...museum.exhibit import case
-from ..exercise import Attempt, Exercise, Function, Loop, Pure, Workloads
+from ..exercise import Attempt, Exercise, Function, Loop, Pure, Workloads, is_large
 from ..runs import VOCAB, simulate
 from .l01_bubble import idle_only_without_work, no_busy_turn
 
@@ -68,10 +68,8 @@ def draw_run(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int)
 
 def over_four_stages(requests: str, **settings: Any) -> Any:
     """A case in which each prompt fills a step, so that every request is a batch of its own."""
-    return case(
-        requests, "vllm_pp4:host", kv=256, rows=8, vocab_size=VOCAB, chunked_prefill_size=2,
-        cost=PIPELINE, **settings,
-    )  # fmt: skip
+    settings = {"kv": 256, "rows": 8, "chunked_prefill_size": 2, **settings}
+    return case(requests, "vllm_pp4:host", vocab_size=VOCAB, cost=PIPELINE, **settings)
 
 
 def at_some_depth(case: Case) -> Case:
@@ -95,6 +93,13 @@ MORE = (
     over_four_stages("a: 1 2 3 4 -> 7; b: 2 3 4 5 -> 3"),
     over_four_stages(SEVEN),
     over_four_stages("a: 1 2 3 4 -> 2; b at 30: 5 6 7 8 -> 2"),
+    over_four_stages(
+        "; ".join(f"r{at}: {at % 9} 5 -> 2" for at in range(40)),
+        rows=40,
+        options={"depth": 36},
+        disable_radix_cache=True,
+    ),
+    over_four_stages("a: 1 2 -> 200"),
 )
 
 
@@ -109,6 +114,7 @@ def left_out(lines: Any, req: Request) -> bool:
 def lengths(random: Random) -> tuple[int, int, int]:
     """A request with tokens in flight, perhaps past its end; with none, it lacks at least two."""
     computed, placeholders = random.randint(0, 9), random.randint(0, 3)
+    computed += 990 * is_large(random)
     return computed, placeholders, computed + random.randint(-1 if placeholders else 2, 5)
 
 

@@ -16,7 +16,7 @@ from ...relay.placeholder_fill import (
     FillingMasks,
     prepare_masks_for_filling,
 )
-from ..exercise import COST, Exercise, Function, Workloads
+from ..exercise import COST, Exercise, Function, Workloads, is_large
 from ..guard import Mistake
 from ..runs import VOCAB
 
@@ -83,7 +83,8 @@ def rows_of_two_steps(random: Random) -> tuple[list[tuple[str, list[int]]], list
     rows = list[tuple[str, list[int]]]()
     for rid in random.sample("abcdefg", random.randint(0, 6)):
         lacks_token = rid in last_rids and random.random() < 0.7
-        prompt = [random.randrange(19) for _ in range(random.randint(1, 3))]
+        most = 40 if is_large(random) else 3
+        prompt = [random.randrange(19) for _ in range(random.randint(1, most))]
         known = random.choice(([], [], prompt))
         rows.append((rid, [*known, PLACEHOLDER_TOKEN] if lacks_token else prompt))
     return rows, last_rids, [random.randrange(19) for _ in last_rids]

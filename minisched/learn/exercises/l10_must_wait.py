@@ -10,7 +10,7 @@ from ...core import Row
 from ...devices.base import Array, Arrays
 from ...models.base import ForwardBatch
 from ...museum.exhibit import case
-from ..exercise import COST, Attempt, Exercise, Function, Loop, Workloads
+from ..exercise import COST, Attempt, Exercise, Function, Loop, Workloads, is_large
 from ..guard import Mistake
 from ..runs import VOCAB
 from .l01_bubble import idle_only_without_work, no_busy_turn
@@ -32,7 +32,8 @@ def reason_to_wait(lines: Any, row: Row, late_penalties: bool, steps_ahead: int)
 
 def wishes_of_a_row(random: Random) -> tuple[bool, bool, int]:
     """With two steps in flight a token is unknown, with more of them several."""
-    return random.random() < 0.5, random.random() < 0.5, random.randint(0, 3)
+    unknown = random.randint(0, 50 if is_large(random) else 3)
+    return random.random() < 0.5, random.random() < 0.5, unknown
 
 
 def wishing(requests: str, on: str, **wishes: Any) -> Case:

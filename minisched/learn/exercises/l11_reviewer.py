@@ -29,12 +29,22 @@ MOST = 120  # acts of a program that are looked at
 
 REVIEWED = {"A": "finalized_first", "B": "mlx_old_token", "C": "pinned_buffer_rewritten"}
 GUILTY = {
-    "A": {("wait", 1), ("process", 1), ("wait", 2), ("process", 2)},
-    "B": {("sample", 2), ("prepare", 3), ("forward", 3), ("prepare", 4), ("forward", 4)},
+    "A": set(product(("wait", "process", "output"), (1, 2))),
+    "B": set(product(("prepare", "launch", "forward"), (3, 4))),
     "C": {("upload", 1), ("prepare", 2)},
 }
-"""The slices that take part: the host that waits while nothing runs; the step that leaves a token,
-and the step that takes an old one; the reader of the buffer, and its next writer."""
+"""The slices that break the law: the host waits for a step, processes it and sends its tokens, all
+before the next launch; a step takes an old token; the buffer's reader, and its next writer."""
+FOLLOWS = {
+    "A": {(name, 2): "comes too late. Which slice made it late?" for name in ("launch", "forward")},
+    "B": {
+        **dict.fromkeys(product(("sample", "copy", "process", "output"), (3, 4)),
+                        "only follows from a wrong input. Which slice took that input?"),
+        ("sample", 2): "left the right token. Which slice did not take it?",
+    },
+    "C": {},
+}  # fmt: skip
+"""Slices that do nothing wrong themselves, and a question that leads on."""
 
 
 @cache
@@ -141,6 +151,8 @@ BY_HAND: tuple[list[Step], ...] = (
     [*EXAMPLE],
     [("host", "launch", 1), ("forward", "begin", 1), ("forward", "end", 1), ("forward", "say", 1),
      ("host", "wait", 1)],
+    [("host", "launch", 1), ("forward", "begin", 1), ("forward", "say", 1), ("forward", "end", 1),
+     ("host", "wait", 1)],
 )  # fmt: skip
 LOOPS = ("serial", "overlap", "overlap_thread", "mini_overlap", "vllm_async", "mindie_plugin")
 RACES = ("pinned_buffer_rewritten", "request_table_rewritten", "tensor_freed_under_kernel",
@@ -170,8 +182,7 @@ def drawn_program(random: Random) -> list[Step]:
         if kind == "wait" and ended:
             program.append((lane, "wait", random.choice(ended)))
         elif kind in TOUCHES:
-            first = random.randint(1, 3)
-            cells = tuple(range(first, first + random.randint(1, 2)))
+            cells = tuple(sorted(random.sample(range(1, 6), random.randint(1, 3))))
             program.append((lane, kind, (random.choice(("kv", "kv", "kv_cache")), cells)))
         elif lane == "host":
             launched += 1
@@ -298,6 +309,10 @@ TOUCHING: tuple[list[Step], ...] = (
      ("forward", "end", 1), ("host", "wait", 1), ("host", "write", WRITE)],
     [("host", "read", READ), ("forward", "read", READ)],
     [("host", "write", WRITE), ("forward", "read", READ)],
+    [("host", "write", ("kv", (1, 5))), ("forward", "read", READ)],
+    [("host", "write", ("kv", (*range(40),))), ("forward", "read", ("kv", (*range(39, 99),)))],
+    [("forward", "read", READ), *(("host", "launch", op) for op in range(50)),
+     ("copy", "write", WRITE)],
 )  # fmt: skip
 PAIRS: list[list[Step]] = [
     [("copy", one, ("kv", cells)), ("copy 2", other, ("kv", others))]
@@ -353,15 +368,14 @@ def is_diagnosed(answer: Any, letter: str) -> str:
     if not isinstance(answer, tuple) or len(answer) != 3:
         return f"`diagnose` has {answer!r} for {letter}; it must be a law, a name and a step."
     law, name, step = answer
+    if not isinstance(name, str) or type(step) is not int:
+        return f"`diagnose` has {answer!r} for {letter}; the name is a text, the step a number."
     if law != find(REVIEWED[letter]).law:
         return f"trace {letter}: the law that it breaks is not {law!r}."
     if (name, step) in GUILTY[letter]:
         return ""
-    if law == "overlap" and (name, step) in {("launch", 2), ("forward", 2)}:
-        return (
-            f"trace {letter}: {law} it is, but {name} 2 comes too late. Which slice made it late?"
-        )
-    return f"trace {letter}: {law} it is, but {name} {step} did nothing wrong."
+    asks = FOLLOWS[letter].get((name, step), "did nothing wrong.")
+    return f"trace {letter}: {law} it is, but {name} {step} {asks}"
 
 
 def draw_bug(answer: Any, letter: str) -> str:

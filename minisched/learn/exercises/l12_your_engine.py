@@ -146,9 +146,9 @@ def draw_ops(share: Any, ops: list[Op]) -> str:
 
 # -- Which call blocks -----------------------------------------------------------------------------
 
-CALLS = ("cudaLaunchKernel", "cudaMemcpyAsync", "hipMemcpyAsync", "cuMemcpyDtoHAsync_v2",
-         "cudaMemcpy", "hipMemcpyWithStream", "cuMemcpyDtoH_v2", "cudaStreamSynchronize",
-         "cudaEventSynchronize")  # fmt: skip
+CALLS = ("cudaLaunchKernel", "cudaMemset", "cudaEventRecord", "cudaMemcpyAsync", "hipMemcpyAsync",
+         "cuMemcpyDtoHAsync_v2", "cudaMemcpy", "hipMemcpyWithStream", "cuMemcpyDtoH_v2",
+         "cudaStreamSynchronize", "cudaEventSynchronize")  # fmt: skip
 PLACES = ("aten::to", "Async Memcpy Synchronize")
 BLOCKS = re.compile(r".*Synchronize|.*Memcpy(?!.*Async).*")
 

@@ -58,7 +58,8 @@ class StepRoom:
 
     def may_run(self, req: Request) -> bool:
         """Return whether a request has computed its prompt and may launch its next token now."""
-        return req.lease is not None and self._scheduler.decode.may_run(req)
+        is_half = req is self._scheduler.prefill.chunked_req
+        return req.lease is not None and not is_half and self._scheduler.decode.may_run(req)
 
 
 def plain_memory(case: Case) -> Case:
@@ -92,6 +93,19 @@ MORE_THAN_A_CHUNK = plain_memory(
          chunked_prefill_size=2, cost=COST)
 )  # fmt: skip
 """More requests decode in a step than prompts may have tokens, which fill three steps if cut."""
+
+
+MANY_AT_A_TIME = plain_memory(
+    case("; ".join(f"r{at}: {at % 9} {'1 ' * 8}-> 9" for at in range(70)), "overlap", kv=4000,
+         rows=70, chunked_prefill_size=640, cost=COST)
+)  # fmt: skip
+"""More requests at a time, and more tokens of prompts in a step, than a small constant allows."""
+
+LONG = plain_memory(
+    case(f"a: {'1 2 3 ' * 30}-> 9; b: 1 2 -> 150", "overlap", kv=512, rows=2, page_size=32,
+         chunked_prefill_size=64, cost=COST)
+)  # fmt: skip
+"""A long prompt, a long answer, and large pages and chunks."""
 
 
 def small_case(seed: int, is_tight: bool) -> Case:
@@ -162,20 +176,32 @@ class OwnScheduler(Scheduler):
             Mistake: the plan can't be carried out; the sentence gives the reason.
         """
         given = self.own.next_batch(StepRoom(self))
-        if not (isinstance(given, tuple) and len(given) == 2):
+        if not (isinstance(given, tuple | list) and len(given) == 2):
             raise Mistake(f"`next_batch` gave {given!r}, but it must give two lists")
         prompts, decodes = given
+        for one in prompts:
+            if not (isinstance(one, tuple | list) and len(one) == 2):
+                kind = type(one).__name__
+                raise Mistake(
+                    f"`next_batch` gave a `{kind}` as a prompt, but it must be `(req, length)`"
+                )
+        found = dict[str, str]()  # request -> the list that it is in
+        for name, reqs in (("prompts", [req for req, _ in prompts]), ("decodes", decodes)):
+            for req in reqs:
+                if req.rid in found:
+                    raise Mistake(
+                        f"{req.rid} is twice in one step: in the {found[req.rid]}, and again in "
+                        f"the {name}"
+                    )
+                found[req.rid] = name
+        room = StepRoom(self)
+        for req in decodes:
+            if not room.may_run(req):
+                half = req is self.prefill.chunked_req
+                why = "its prompt is half computed" if half else "ask `room.may_run`"
+                raise Mistake(f"the next token of {req.rid} may not be launched: {why}")
         for req, length in prompts:
             self._compute(req, length)
-        for req in decodes:
-            if req.lease is None or not self.decode.may_run(req):
-                raise Mistake(
-                    f"the next token of {req.rid} may not be launched: ask `room.may_run`"
-                )
-            if req in {one for one, _ in prompts}:
-                raise Mistake(
-                    f"{req.rid} is in both lists: among the prompts and among the decodes"
-                )
         if (short := self.leases.pages_short(decodes)) > 0:
             raise Mistake(f"the decoding requests lack {many(short, 'page')}: keep some free")
         return list(prompts), list(decodes)
@@ -320,7 +346,8 @@ EXERCISES = (
             levels=LEVELS, seeds=22, change=plain_memory,
             first={
                 "tight": (HALF_A_PAGE, ONE_TOO_MANY, *(small_case(n, True) for n in range(20))),
-                "time": (TOGETHER, MORE_THAN_A_CHUNK, *(small_case(n, False) for n in range(10))),
+                "time": (TOGETHER, MORE_THAN_A_CHUNK, MANY_AT_A_TIME, LONG,
+                         *(small_case(n, False) for n in range(10))),
             },
         ),
         laws=HELD,

@@ -54,6 +54,8 @@ def rows() -> Iterator[tuple[list[SequenceRow]]]:
         both = zip(slots, answers, strict=True)
         yield ([SequenceRow(*pair, random.randint(1, 3)) for pair in both],)
     yield ([SequenceRow(2, [7, 0], 1)],)
+    slots = random.sample(range(300), 40)
+    yield ([SequenceRow(slot, [slot % 97], 1 + slot % 9) for slot in slots],)
 
 
 def right_ids(seqs: list[SequenceRow]) -> list[int]:
@@ -80,11 +82,11 @@ def serial_run(workload: int) -> SmallEngine:
 
 
 class CountedEngine(SmallEngine):
-    """A small engine that stops a loop without an end, and one that reads a token twice."""
+    """A small engine that stops a loop without an end, and wrong calls of a loop."""
 
     def __init__(self, workload: int) -> None:
         super().__init__(PROMPTS[workload])
-        self.read = set[int]()
+        self.waited, self.read = set[int](), set[int]()  # steps
         self.scheduled: list[Any] = []  # the sequences that `launch` has not got yet
 
     def schedule(self) -> list[Any]:
@@ -131,18 +133,24 @@ class CountedEngine(SmallEngine):
                 f"step {self.steps + 1} was scheduled, but you waited for step {step.step} before "
                 "you launched it. Meanwhile the device may run out of work: launch first, then wait"
             )
+        self.waited.add(step.step)
         return super().wait(step)
 
     def postprocess(self, step: Any, tokens: Any) -> None:
         """Process a step once, and in the order of the launches.
 
         Raises:
-            Mistake: it was processed before, or another one is next.
+            Mistake: it was processed before, another one is next, or its tokens are not there yet.
         """
         if step.step in self.read:
             raise Mistake(f"step {step.step} has already been processed")
         if step.step != len(self.read) + 1:
             raise Mistake(f"step {step.step} is processed, but step {len(self.read) + 1} is next")
+        if step.step not in self.waited:
+            raise Mistake(
+                f"step {step.step} is processed before you waited for it: its tokens are not there "
+                "yet"
+            )
         self.read.add(step.step)
         super().postprocess(step, tokens)
 
