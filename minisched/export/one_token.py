@@ -13,19 +13,21 @@ from itertools import groupby, pairwise
 from ..loops.design import LOOPS
 from ..trace import Slice, Trace
 from ..trace.marks import in_file
+from .by_step import READ
 from .layout import settled
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene
-from .units import ms
+from .units import brief_ms, ms
 from .views.marks import NothingToShow
 
 BEFORE, AFTER = 2_500_000, 3_000_000  # nanoseconds before and after a token's wait that are shown
 LEGEND = {
-    "forward": "forward", "sample": "sample", "promised": "promised",
-    "stored": "holds the token", "read": "the next step takes it from there",
-    "copy": "copy", "fill": "fill", "process": "process", "output": "output", "prepare": "prepare",
-    "launch": "launch", "end": "the client has it",
-    "arrow token": "the token, to and from its cell", "arrow copy": "its copy to the host",
-}  # fmt: skip
+    "promised": "promised",
+    "stored": "holds the token",
+    "read": "the next step takes it from there",
+    "end": "the client has it",
+    "arrow token": "the token, to and from its cell",
+}
+VERBS = {"process": "read", "prepare": "plan"}  # as in ``by_step``: by a box's first phase
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,9 @@ def one_token(traces: Sequence[Trace]) -> Scene:
         way, *more = some
         own = rows_of(way, end)
         if more:  # they differ in the cell alone
-            device, cell, host = ways_together(own)
-            cells = [rows_of(other, end)[1] for other in more]
+            device, host = (replace(row, group="", group_note="") for row in own[::2])
             links += links_of(way, len(rows))[1:]
-            rows += [device, cell, *cells, host]
+            rows += [device, *cells_together([way, *more], end), host]
         else:
             links += links_of(way, len(rows))
             rows += own
@@ -151,9 +152,8 @@ def one_token(traces: Sequence[Trace]) -> Scene:
         about,
         [Part("One token of one request, on one scale", "", [Lanes(rows, end, links=links)])],
         LEGEND,
-        ["Below each relay: the loop, and how long a token waits from its sampling to the next "
-         "forward pass."],
-    )  # fmt: skip
+        ["The next token is stored in a new cell, or it replaces this one."],
+    )
 
 
 def finding(ways: Sequence[TokenWay]) -> str:
@@ -209,15 +209,16 @@ def rows_of(way: TokenWay, end: int) -> list[LaneRow]:
         start, stop = (min(max(time - way.start, 0), end) for time in (since, until))
         return LaneItem(kind, start, stop, label, brief)
 
-    device, host = (
-        [item(it.name, it.start, it.end, f"{it.name} {it.step}") for it in items]
-        for items in (way.device, way.host)
-    )
-    since, until = way.device[-2].end, way.device[-1].start
-    if until > since:
-        device.append(
-            item("bubble", since, until, f"waits {ms(way.waits)} ms", f"{ms(way.waits)} ms")
-        )
+    this, sample, after = way.device
+    device, host = [item("forward", this.start, sample.end, "run N")], list[LaneItem]()
+    device.append(item("forward", after.start, after.end, "run N+1"))
+    for _, some in groupby(way.host, lambda it: (it.name in READ, it.name == "copy", it.step)):
+        first, *_, last = [*(phases := list(some)), phases[-1]]
+        verb, number = VERBS.get(first.name, first.name), "N" + "+1" * (first.step > this.step)
+        host.append(item(first.name, first.start, last.end, f"{verb} {number}", verb))
+    if way.waits:
+        waits = brief_ms(way.waits)
+        device.append(item("bubble", sample.end, after.start, f"waits {waits}", waits))
     told = next(it.end for it in way.host if it.name == "output")
     cell = [
         item("promised", way.promised, way.stored, "promised"),
@@ -229,19 +230,19 @@ def rows_of(way: TokenWay, end: int) -> list[LaneRow]:
     return [LaneRow(name, spans, "", way.relay, note) for name, spans in drawn.items()]
 
 
-def ways_together(own: Sequence[LaneRow]) -> list[LaneRow]:
-    """Return the three rows of a way with device and host for all ways of these times."""
-    device, cell, host = own
-    names = ("forward", "sample", "next forward")
-    spans = [
-        replace(item, label=name, brief="") for item, name in zip(device.spans, names, strict=True)
-    ]
-    phases = [replace(item, label=item.kind, brief="") for item in host.spans]
+def cells_together(ways: Sequence[TokenWay], end: int) -> list[LaneRow]:
+    """Return a row for the relays that keep a token's cell, and one for those that reuse it."""
+    found = dict[str, tuple[LaneRow, list[str]]]()
+    for way in ways:
+        kept = "a new cell" if way.gone == way.trace.end else "the same cell"
+        found.setdefault(kept, (rows_of(way, end)[1], []))[1].append(way.relay)
+    note = f"waits {ms(ways[0].waits)} ms"
     return [
-        replace(device, spans=spans, group="", group_note=""),
-        cell,
-        replace(host, spans=phases, group="", group_note=""),
-    ]
+        LaneRow(kept, [replace(item, label=", ".join(names), brief=item.label)
+                       if item.kind == "stored" else item for item in row.spans],
+                "", f"{len(ways)} relays", note)
+        for kept, (row, names) in found.items()
+    ]  # fmt: skip
 
 
 def links_of(way: TokenWay, device: int) -> list[LaneLink]:

@@ -209,7 +209,10 @@ class LanesDrawing:
         first = next(places, None)
         step = str(item.data.get("step", ""))
         is_bare = first is None or (first[0] == step and item.brief == "launch")
-        if item.kind.startswith("step ") and is_bare and self._name_beside(item, strip):
+        is_named = item.kind.startswith("step ") or (
+            item.kind in PHASES and not item.brief.isdigit()
+        )
+        if is_named and is_bare and self._name_beside(item, strip):
             return
         if first:
             rest = (place for place in places if not place[2])

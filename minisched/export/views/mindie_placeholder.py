@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ...checks.history import many
 from ...trace import Mark, Trace
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
 from .marks import first_of, needed, number, numbers, short, word, words
 from .steps import forwards_of
 
-MOST_ENTRIES, MOST_SEQUENCES, MOST_BOXES = 12, 4, 18  # boxes in a line
+MOST_ENTRIES, MOST_SEQUENCES, MOST_BOXES = 6, 4, 18  # boxes in a line
 PLACEHOLDER = -1
 LEGEND = {
-    "promised": "-1: a placeholder, its token is on its way",
-    "stored": "a token that came",
+    "promised": "a placeholder: its token is on its way",
+    "stored": "a token that arrived",
     "changed": "new since the line above",
 }
 
@@ -29,7 +28,8 @@ def scene(trace: Trace) -> Scene:
     ledgers = [lists_of(mark) for mark in marks[:MOST_ENTRIES]]
     every = list(dict.fromkeys(rid for lists in ledgers for rid in lists))
     rids = every[:MOST_SEQUENCES]
-    room = MOST_BOXES // max(1, len(rids))
+    longest = max((len(tokens) for lists in ledgers for tokens in lists.values()), default=0)
+    room = min(MOST_BOXES // max(1, len(rids)), longest + 1)
     cells = dict[tuple[int, int], GridCell]()
     for row, (mark, lists, before) in enumerate(zip(marks, ledgers, [{}, *ledgers], strict=False)):
         for at, rid in enumerate(rids):
@@ -44,13 +44,11 @@ def scene(trace: Trace) -> Scene:
                 )
     columns = [name for rid in rids for name in [short(rid, 8), *[""] * (room - 1)]]
     lines = [f"{ms(mark.time)} ms: {after(mark)}" for mark in marks[:MOST_ENTRIES]]
-    ahead = [tokens.count(PLACEHOLDER) for lists in ledgers for tokens in lists.values()]
     shown = first_of(MOST_ENTRIES, len(marks)) or str(len(marks))
     cut = first_of(MOST_SEQUENCES, len(every), "sequence")
     note = "time runs down; in each list the newest token stands last"
     return Scene(
-        f"{trace.loop}: -1 stands for at most {many(max(ahead, default=0), 'token')} of a request "
-        "until it comes",
+        f"{trace.loop}: -1 holds the place of a token until the token arrives",
         about_run(trace, f"{shown} entries", cut),
         [Part("Ledger", note, [CellGrid(lines, columns, cells)])],
         LEGEND,
