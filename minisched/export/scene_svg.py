@@ -85,7 +85,7 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
             begin = next((height for right, height in steps if right == x.left), bottom)
             d = f"M{x.left:.1f} {begin:.1f}{d}H{x.right:g}"
             page.path(kind, d, name, {"series": name})
-            if kind == "line limit":
+            if kind == "line limit" and not curve.flags:
                 page.words(x.right, begin - 5, name, "small faint", "end")
         else:
             d = f"M{x.left:.1f} {bottom:.1f}{d}H{x.right:g}V{bottom:.1f}Z"

@@ -20,7 +20,6 @@ LEGEND = {
     "wasted": f"a zombie's: its request {ZOMBIE}",
     "protected": "cached, and a request uses it (the name: the request that computed it)",
     "evictable": "cached, and no request uses it: evictable",
-    "flag-head": "retraction",
     "evict": "the prefix cache evicts this many pages",
 }
 NAMES = {"admitted": "requests'", "wasted": "zombies'", "protected": "cached, in use",
@@ -40,6 +39,10 @@ def scene(trace: Trace) -> Scene:
     flags = sorted([*retracted, *eviction_flags(own)], key=lambda flag: flag.start)
     series = [Series(name, kind, values) for kind, name in NAMES.items()
               if (values := count(pages, kind))]  # fmt: skip
+    has = pool(trace)
+    size = f"the pool has {many(has.pages, 'page')}" if has else ""
+    if has:
+        series.append(Series(size, "line limit", [(0, has.pages)]))
     curve = Curve(series, part.end, "pages", flags=flags)
     parts = [Part("How many pages are in use", "one colour on top of the other", [curve])]
     lanes, notes = lanes_of(pages), list[str]()
@@ -52,7 +55,7 @@ def scene(trace: Trace) -> Scene:
     note, rows = "a request has one for as long as it has memory", lanes_of(table)[:MOST_LANES]
     parts.append(Part("Rows of the request table", note, [Lanes(rows, part.end)]))
     sizes = "the size of the pool was not recorded"
-    if has := pool(trace):
+    if has:
         sizes = (f"{many(has.pages, 'page')} of {many(has.page_size, 'token')}, "
                  f"{many(has.rows, 'row')} in the request table")  # fmt: skip
     full, signs = max(value for _, value in count(pages, *NAMES)), Counter(at.kind for at in flags)
@@ -64,7 +67,8 @@ def scene(trace: Trace) -> Scene:
     title = f"At most {many(full, 'page')} are in use" + f"; {made_room} make room" * bool(
         made_room
     )
-    return Scene(title, about_run(part, shown, side_words(trace), sizes), parts, LEGEND, notes)
+    legend = {**LEGEND, "line limit": size}
+    return Scene(title, about_run(part, shown, side_words(trace), sizes), parts, legend, notes)
 
 
 def eviction_flags(trace: Trace) -> list[LaneItem]:

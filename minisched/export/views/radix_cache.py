@@ -20,7 +20,6 @@ LEGEND = {
     "evictable": "evictable",
     "evicted": "evicted just now",
     "changed": "added, cut in two by a split, or evicted just now",
-    "flag": "a moment that is shown below, by its number",
     "evict": "this many pages are evicted",
 }
 CHANGES = {"radix add": "added", "radix split": "split", "radix evict": "evicted", "radix lock": ""}
@@ -63,7 +62,7 @@ def scene(trace: Trace) -> Scene:
         about_run(trace, many(len(changes), "change"), side_words(trace)),
         parts,
         LEGEND,
-        ["A lock holds the whole path to the root."],
+        ["A node's tokens are bold. A lock holds the whole path to the root."],
     )
 
 
