@@ -6,6 +6,8 @@
   steps (``REPEATS``) may also wait if the newest step can't be repeated.
 - The host builds a mask, and lets a sampling wait for tokens, only for requests that need that.
 - The sampling is launched as soon as its mask is built, unless a thread of the host launches it.
+- MindIE's ledger lists the live requests alone. Once a step is launched, it has their tokens and a
+  placeholder for each one in flight.
 
 A loop of one's own may wait for other reasons, so of it only the first sentence is checked. Waits
 are judged on a virtual clock alone.
@@ -15,12 +17,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from ..core import NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import Label
 from ..engine.engine import Engine
 from ..loops.design import LOOPS, find_loop
+from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..scheduler import Scheduler
 from ..scheduler.repeat import can_chain, can_repeat
 from ..worker import Step
@@ -58,11 +62,13 @@ class LoopTurns:
         self.newest: ScheduleBatch | None = None  # step
         self.asked = False  # the scheduler found no step after the newest
         self.excused: set[int] = set()  # steps with a mark of why they wait, and lost ones
+        self.aborted = set[str]()  # requests that ended when this turn received messages
         self.masked: Step | None = None  # the last step with a built mask
         self.launches_samples = False
         self.listen_to_decisions()
         if is_published(loop):
             self.listen_to_waits()
+            self.listen_to_ledger()
 
     def end(self, engine: Engine) -> None:
         """End a turn of an engine."""
@@ -75,9 +81,10 @@ class LoopTurns:
         on_commit = scheduler.on_commit
 
         def received() -> None:
-            """Record that this turn has received."""
-            self.has_received = True
+            """Record that this turn has received, and the requests that end by it."""
+            self.has_received, before = True, {*scheduler.live}
             receive()
+            self.aborted = before - scheduler.live.keys()
 
         def decided() -> ScheduleBatch | NoBatch:
             """Check that this turn has received, and record an empty decision."""
@@ -174,6 +181,34 @@ class LoopTurns:
         engine.update_vocab_mask = masks  # type: ignore[method-assign, assignment]
         engine.launch_batch_sample_if_needed = launched  # type: ignore[method-assign]
         engine.process_result = processed  # type: ignore[method-assign]
+
+    def listen_to_ledger(self) -> None:
+        """Wrap what marks the lists of MindIE's ledger."""
+        recorder, live = self.engine.device.recorder, self.scheduler.live
+        mark, has_beams = recorder.mark, self.scheduler.config.beam_width > 1
+
+        def marked(name: str, **attrs: Any) -> None:
+            """Compare the lists with the requests of the scheduler."""
+            mark(name, **attrs)
+            if name != "ledger":
+                return
+            tokens = iter(attrs["tokens"])
+            pairs = zip(attrs["rids"], attrs["lengths"], strict=True)
+            lists = {rid: [*islice(tokens, length)] for rid, length in pairs}
+            expected = dict[str, list[int]]()
+            is_all = attrs["after"] == "schedule" and not has_beams  # these change their outputs
+            for rid, req in live.items() if is_all else ():
+                expected[rid] = req.output_ids + [PLACEHOLDER_TOKEN] * req.num_output_placeholders
+            wrong = lists.keys() - live.keys() - self.aborted
+            wrong |= {rid for rid, ids in expected.items() if lists.get(rid, []) != ids}
+            if wrong:
+                self.found.setdefault(
+                    "ledger", f"after the {attrs['after']} of step {attrs['step']} the ledger has "
+                    f"{lists.get(min(wrong))} for {min(wrong)}, but {expected.get(min(wrong))} "
+                    "follows from its requests",
+                )  # fmt: skip
+
+        recorder.mark = marked  # type: ignore[method-assign]
 
     def may_wait(self) -> bool:
         """Return whether the host may be blocked now."""
