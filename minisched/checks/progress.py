@@ -134,6 +134,8 @@ class Watched:
                 wrong = decision.not_lower if reason == "priority" else decision.not_the_one
                 self.keep("order", wrong(req))
             self.passes.line = None
+            if reason == "failed prefix":
+                self.keep("order", self.not_spoiled(req))
             if reason == "priority":
                 self.passes.preempted(req)
             retract(req, reason)
@@ -180,6 +182,15 @@ class Watched:
         """Keep the first finding of a law that knows the rules in force."""
         for sentence in found if law not in self.unknown else ():
             self.findings.setdefault(law, sentence)
+
+    def not_spoiled(self, req: Request) -> Iterator[str]:
+        """Yield a request that is computed again, but can't have read pages of a failed step."""
+        failed, lease = self.scheduler.leases.returned_step, req.lease
+        if lease is None or not req.admission.hit_len or lease.last_step < failed:
+            yield (
+                f"{req.rid} is computed again after step {failed} has failed, but it can't have "
+                "read pages that this step should have written"
+            )
 
     def lost_sight_of(self) -> Iterator[str]:
         """Yield the requests that have not ended and are in no list."""

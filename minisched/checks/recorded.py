@@ -15,7 +15,7 @@ from ..trace import Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_forward, is_host
 from ..trace.sides import one_side, sides
-from .history import Offence, Words, many, order_of
+from .history import VALUE, Offence, Words, many, order_of
 from .identity import ended, requests_of, tokens_heard
 from .laws import marks
 from .leaks import HeldLease, ledgers
@@ -170,6 +170,10 @@ def _unlaunched(trace: Trace) -> Iterator[Offence]:
     for op, lane in begun.items():
         if op in over and op not in by_id and not is_host(lane):
             yield Offence(f"op {op} ran on the lane {lane}, but it has no slice", (), "steps")
+    for act in trace.program:
+        if act.resource == VALUE and act.kind == "read" and int(act.at) not in begun:
+            story = f"op {act.op} reads the value of slice {act.at}, which is not an op"
+            yield Offence(story, (act.op,), "steps")
 
 
 # -- Time goes forward -----------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 A list that only grows costs no memory of the device, so no client notices it for days. When all
 requests of a run have ended, ``find_remains`` follows each attribute of the engine and looks for
-finished requests, released leases and ids of requests. The newest step and its inputs are kept
-until the next one, and so are the last owners of rows and pages, which the ownership check reads.
+finished requests, released leases, ids of requests, and weak references without an object. The
+newest step and its inputs are kept until the next one, and so are the last owners of rows and
+pages, which the ownership check reads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
+from weakref import ref
 
 from ..core import Lease, Request
 from ..core.form import wrong_form
@@ -51,6 +53,9 @@ def find_remains(engine: Engine, requests: Iterable[Request]) -> Iterator[str]:
         if is_request or (isinstance(item, Lease) and item.is_released):
             what = "the request" if is_request else "a lease of"
             yield f"the engine still keeps {what} {item.rid}, which has ended (in {path})"
+            return
+        if isinstance(item, ref) and item() is None:
+            yield f"the engine still keeps a reference to an object that is gone (in {path})"
             return
         if isinstance(item, str) and item in rids:
             yield f"the engine still keeps the id {item} of a request that has ended (in {path})"
