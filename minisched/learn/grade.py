@@ -294,7 +294,7 @@ def last_word(exercise: Exercise, calls: Calls) -> str:
 
 def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Finding | None:
     """In what the run is worse than that of the package's own lines, by more than it may be."""
-    own = judge(of_package(hole, attempt.case)) if exercise.no_worse else attempt.verdict
+    own = package_verdict(hole, attempt.case) if exercise.no_worse else attempt.verdict
     for what, factor in exercise.no_worse:
         unit, size, measure_of = MEASURES[what]
         one, other = measure_of(attempt.verdict), measure_of(own)
@@ -332,12 +332,12 @@ def on_design(case: Case, name: str) -> Case:
     return replace(case, loop=design.loop, relay=design.relay, options=design.options)
 
 
-def of_package(hole: Loop | Function | Pure, case: Case) -> Case:
-    """The case with the package's own lines."""
-    if not isinstance(hole, Loop):
-        return case
-    own = on_design(case, hole.base)
-    return replace(own, options={**own.options, **hole.taken(case.options)})
+def package_verdict(hole: Loop | Function, case: Case) -> Verdict:
+    """Judge a case with the package's own lines."""
+    if isinstance(hole, Loop):
+        own = on_design(case, hole.base)
+        case = replace(own, options={**own.options, **hole.taken(case.options)})
+    return judge(case)
 
 
 Measure = Callable[[Verdict], float]
@@ -393,7 +393,7 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     trace = replace(verdict.trace, loop=YOURS)
     if not trace.slices:
         return not_yet(*said)
-    own = replace(judge(of_package(hole, attempt.case)).trace, loop=PACKAGES)
+    own = replace(package_verdict(hole, attempt.case).trace, loop=PACKAGES)
     if not found.law:  # they hold; it is worse
         return not_yet(*said, figures=pictures(exercise, trace, own))
     offence = offence_of(replace(verdict, trace=trace), found)

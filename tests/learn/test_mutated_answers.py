@@ -15,7 +15,9 @@ from textwrap import dedent, indent
 import pytest
 
 import minisched.learn.grade
-from minisched.learn.exercise import Exercise, Function, exercises
+from minisched.checks.case import Case
+from minisched.checks.judge import Verdict
+from minisched.learn.exercise import Exercise, Function, Loop, exercises
 from minisched.learn.grade import grade
 from tests.laws.mutations import operators
 from tests.laws.mutations.operators import Splice, code_of, functions_in, siblings_in
@@ -138,7 +140,20 @@ def passes(one: Exercise, text: str) -> bool:
     return grade(one, lines).passed
 
 
+@pytest.fixture
+def package_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge a case with the package's own lines once; all mutants of an exercise have the same."""
+    kept = dict[str, Verdict]()
+
+    def once(hole: Loop | Function, case: Case) -> Verdict:
+        return kept[key] if (key := repr(case)) in kept else kept.setdefault(key, own(hole, case))
+
+    own = minisched.learn.grade.package_verdict
+    monkeypatch.setattr(minisched.learn.grade, "package_verdict", once)
+
+
 @pytest.mark.thorough
+@pytest.mark.usefixtures("package_runs_are_kept")
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @pytest.mark.parametrize("name", AS_GOOD)
 def test_each_mutant_is_refused_or_as_good(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
