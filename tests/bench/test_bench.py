@@ -159,7 +159,7 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     called: list[tuple[str, ...]] = []
-    monkeypatch.setattr(peers, "call", lambda name, *command: called.append(command[4:]))
+    monkeypatch.setattr(peers, "call", lambda name, *command: called.append(command[5:]))
     monkeypatch.setattr(peers.venv, "create", lambda folder, **_: folder.mkdir(parents=True))
     monkeypatch.setenv("MINISCHED_HOME", str(tmp_path))
     module = "minisched.fidelity.vllm"

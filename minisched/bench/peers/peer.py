@@ -90,9 +90,11 @@ def interpreter(module: str, report: Say) -> Path:
             raise PeerError(
                 f"an environment for {name} can't be made in {folder}: {error}"
             ) from error
+        # Python compiles the few modules that are imported; pip would compile all of them.
+        pip = (str(python), "-m", "pip", "install", "-q", "--no-compile")
         for wanted in (needed, ["--no-deps", *alone] if alone else []):
             if wanted:
-                call(" ".join(wanted), str(python), "-m", "pip", "install", "-q", *wanted)
+                call(" ".join(wanted), *pip, *wanted)
         (folder / "done").touch()
     return python
 
@@ -120,9 +122,9 @@ def environment() -> dict[str, str]:
     """Return our environment variables with a ``PYTHONPATH`` that leads to this package alone.
 
     Its folder contains only a link to this package: a peer must not see the other packages
-    installed here.
+    installed here. It keeps its bytecode, because pip has compiled none of it.
     """
-    elsewhere = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    elsewhere = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if name not in elsewhere}
     folder = home() / f"import-{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
