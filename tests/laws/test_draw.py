@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import product
-from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checking import try_workloads
-from minisched.checks.case import FAILURES, Failure, case_text, changed, shrink
+from minisched.checks.case import FAILURES, Failure, case_text, shrink
 from minisched.checks.draw import (
     CASES_EACH,
     CHANGES,
@@ -35,11 +34,9 @@ from minisched.core.form import wrong_form
 from minisched.loops.design import LOOPS
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
 from minisched.museum.exhibit import case as written_case
-from minisched.museum.exhibit import exhibits
 from minisched.museum.patch import Edit, put_in
 from minisched.policy.rules import RUN_FIRST
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
-from minisched.scheduler import SchedulerConfig
 from minisched.sweep.workers import Workers
 from minisched.trace import Mark, Trace
 from tests.laws.mutations.mutation import MUTATIONS, look_for, places
@@ -177,23 +174,6 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
     assert judge(small).holds
     assert sum(len(req.prompt) for req in small.workload.requests) <= 4
     assert len(case_text(small)) < len(case_text(case))
-
-
-@pytest.mark.thorough
-def test_the_cases_of_published_bugs_keep_what_they_need() -> None:
-    """Within 200 cases the median has at most two requests and two settings."""
-    sizes = []
-    for bug in exhibits()[:: many(10, 1)]:
-        with put_in(bug.edits):
-            for case in (case_of(seed, bug.case.loop) for seed in range(16)):
-                if found := judge(case).findings:
-                    small = shrink(case, breaks_the_same(found[0]), 200).workload
-                    settings = changed(small.config, SchedulerConfig())
-                    sizes.append((len(small.requests), len(settings)))
-                    break
-    assert len(sizes) >= many(2, 15)
-    assert median(count for count, _ in sizes) <= 2
-    assert median(count for _, count in sizes) <= 2
 
 
 # -- steps that fail -------------------------------------------------------------------------------
