@@ -70,7 +70,7 @@ def model_of(costs: dict[str, int]) -> CostModel:
 
 
 def test_its_steps_take_the_simulators_time(browser: Browser, tmp_path: Path) -> None:
-    drawn = [some_costs(Random(seed)) for seed in range(200)]
+    drawn = [some_costs(Random(seed)) for seed in range(60)]
     with explore(browser, tmp_path) as page:
         times = page.evaluate(
             "(drawn) => Object.values(FAMILIES).flatMap((family) => family.names).map((loop) =>"
@@ -89,10 +89,11 @@ def test_its_steps_take_the_simulators_time(browser: Browser, tmp_path: Path) ->
     "loop", ["serial", "overlap", "overlap_thread", "mindie_plugin", "multi_step"]
 )
 def test_its_boxes_are_the_slices_of_a_run(loop: str, browser: Browser, tmp_path: Path) -> None:
-    for seed in range(many(2, 20)):
-        costs = some_costs(Random(seed))
-        with explore(browser, tmp_path) as page:
-            run = page.evaluate("([loop, costs]) => settled(loop, costs)", [loop, costs])
+    drawn_costs = [some_costs(Random(seed)) for seed in range(many(2, 20))]
+    with explore(browser, tmp_path) as page:
+        settled = "([loop, drawn]) => drawn.map((costs) => settled(loop, costs))"
+        runs = page.evaluate(settled, [loop, drawn_costs])
+    for costs, run in zip(drawn_costs, runs, strict=True):
         trace = run_alone(loop, 1, model_of(costs))
         drawn = inside(
             [(box["lane"], box["start"], box["end"]) for box in run["boxes"]], run["start"], run
