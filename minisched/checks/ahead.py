@@ -64,11 +64,6 @@ class OverlapVerdict:
     blocking: dict[str, int]
     sentence: str
 
-    @property
-    def is_host_bound(self) -> bool:
-        """Return whether most steps are overlapped because the host never pauses."""
-        return self.word == "overlapped" and self.pauseless > self.ahead
-
 
 def is_surely_work(item: Slice) -> bool:
     """Return whether a slice of the host is work, and not perhaps a wait."""
