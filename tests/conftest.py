@@ -5,11 +5,13 @@ test that wants more (Node's packages, Chromium, the weights of SmolLM2, an inst
 *thorough*: by the fixture that brings it along (``NEEDS``), or by ``@pytest.mark.thorough``.
 ``pytest --thorough`` runs every test, with more seeds (``support.py:many``) and Hypothesis's large
 profile. A test that is not thorough and takes longer than ``LONGEST_S`` fails.
+``pytest --thorough --after-plain`` leaves out the tests that plain ``pytest`` has just run alike.
 """
 
 import gc
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -50,6 +52,8 @@ NEEDS = {
     "original": "a fresh environment",
 }
 """Fixtures and marks of what ``.[dev]`` does not bring, and what it is."""
+MAY_DIFFER = re.compile(r"\bmany\b|hypothesis|importorskip|skipif|pytest\.skip")
+"""What a file has whose tests draw more with ``--thorough``, or need more than ``.[dev]``."""
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 LONGEST_S = 5.0  # of the processor, for a test of plain pytest
 PROFILES = {
@@ -60,8 +64,13 @@ PROFILES = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--thorough`` and ``--golden-update``."""
+    """``--thorough``, ``--after-plain`` and ``--golden-update``."""
     parser.addoption("--thorough", action="store_true", help="run every test, with more seeds")
+    parser.addoption(
+        "--after-plain",
+        action="store_true",
+        help="leave out what plain pytest runs in the same way",
+    )
     parser.addoption("--golden-update", action="store_true", help="write the golden files anew")
 
 
@@ -88,12 +97,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is thorough, and leave it out unless it was asked for."""
     kept, left = [], []
+    differ = {
+        path: bool(MAY_DIFFER.search(path.read_text("utf-8"))) for path in {it.path for it in items}
+    }
     for item in items:
         named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         needs = [NEEDS[name] for name in NEEDS if name in named]
         if needs:
             item.add_marker("thorough")
-        if item.get_closest_marker("thorough") and not config.option.thorough:
+        is_thorough = item.get_closest_marker("thorough")
+        if config.option.after_plain and not (is_thorough or differ[item.path]):
+            left.append(item)
+        elif is_thorough and not config.option.thorough:
             left.append(item)
             config.stash[LEFT_OUT][f"need {needs[0]}" if needs else "take long"] += 1
         else:

@@ -173,9 +173,10 @@ BLOCKS = re.findall(r"```sh\n(.*?)```", TEXTS, re.DOTALL)
 LINES = re.findall(r"^minisched (.*?) *(?:#.*)?$", "\n".join(BLOCKS), re.MULTILINE)
 # They need an original's sources, a GPU, or a quiet machine for minutes; tests run them made small.
 # The files of recipes come from an engine elsewhere; tests/checks reads such files.
+# Other tests run two of them: test_coverage.py `check`, and test_diagrams.py `diagrams --check`.
 ELSEWHERE = re.compile(
-    r"fidelity |bench |.*--device cuda"
-    r"|check .*(/tmp/|tests/data/|without_overlap|trace\.(sqlite|json))"
+    r"fidelity |bench |diagrams --check$|.*--device cuda"
+    r"|check$|check .*(/tmp/|tests/data/|without_overlap|trace\.(sqlite|json))"
 )
 OURS = [line for line in dict.fromkeys(LINES) if not ELSEWHERE.match(line)]
 LONG = re.compile(r"compare .*--|diagrams|check|sweep")  # about a second, or more
