@@ -54,6 +54,8 @@ NEEDS = {
 """Fixtures and marks of what ``.[dev]`` does not bring, and what it is."""
 MAY_DIFFER = re.compile(r"\bmany\b|hypothesis|importorskip|skipif|pytest\.skip")
 """What a file has whose tests draw more with ``--thorough``, or need more than ``.[dev]``."""
+FIRST = ("site", "original")
+"""Fixtures that take minutes: their tests come first, on one worker, and no other one waits."""
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 LONGEST_S = 5.0  # of the processor, for a test of plain pytest
 PROFILES = {
@@ -95,7 +97,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is thorough, and leave it out unless it was asked for."""
+    """Mark what is thorough, and leave it out unless it was asked for; put the slowest first."""
     kept, left = [], []
     differ = {
         path: bool(MAY_DIFFER.search(path.read_text("utf-8"))) for path in {it.path for it in items}
@@ -113,9 +115,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.stash[LEFT_OUT][f"need {needs[0]}" if needs else "take long"] += 1
         else:
             kept.append(item)
+    items[:] = sorted(kept, key=place)
     if left:
-        items[:] = kept
         config.hook.pytest_deselected(items=left)
+
+
+def place(item: pytest.Item) -> int:
+    """Return where a test comes: those of a fixture in ``FIRST`` before the others."""
+    names = getattr(item, "fixturenames", ())
+    return next((at for at, name in enumerate(FIRST) if name in names), len(FIRST))
 
 
 def pytest_collection_finish() -> None:
