@@ -22,17 +22,17 @@ KEPT = json.loads((ROOT / "lessons/site/docs/fidelity.json").read_text(encoding=
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
-@pytest.mark.parametrize("original", KEPT)
-def test_equal_cases_are_counted_as_kept(name: str, original: str) -> None:
+@pytest.mark.parametrize("system", KEPT)
+def test_equal_cases_are_counted_as_kept(name: str, system: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8").partition("how_true_is_it.md")[0]
-    result = KEPT[original]
+    result = KEPT[system]
     for count in {result["cases"], result["equal"], result["cases"] - result["equal"]} - {0}:
         assert re.search(rf"(?<![\d,]){count:,}(?![\d,])", text), count
 
 
-@pytest.mark.parametrize("original", KEPT)
-def test_cases_differ_only_by_the_rules_that_differ_on_purpose(original: str) -> None:
-    result, known = KEPT[original], DELIBERATE.get(original, {})
+@pytest.mark.parametrize("system", KEPT)
+def test_cases_differ_only_by_the_rules_that_differ_on_purpose(system: str) -> None:
+    result, known = KEPT[system], DELIBERATE.get(system, {})
     found = {rule for part in result["parts"].values() for rule in part["rules"]}
     words = {word for rule in found for word in rule.split(" + ")}
     assert words <= {NO_PAGE, *(f"{name}={item.answer}" for name, item in known.items())}
