@@ -520,5 +520,5 @@ FACTS: dict[str, Callable[[Trace, Forms, Engine], None]] = {
 
 @pytest.mark.parametrize("topic", FACTS)
 def test_each_form_of_a_view_shows_what_the_trace_says(topic: str) -> None:
-    for trace, forms, engine in runs_for(topic, many(6, 30)):
+    for trace, forms, engine in runs_for(topic, many(6, 15)):
         FACTS[topic](trace, forms, engine)

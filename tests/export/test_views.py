@@ -36,7 +36,7 @@ def test_a_golden_run_is_drawn_whole_and_a_damaged_one_gets_a_sentence(topic: st
         forms = forms_of(topic, trace, part)
         assert forms and "time" in forms.picture.words + forms.text
         assert forms_of(topic, EMPTY, part) is None
-    for _ in range(many(4, 20)):
+    for _ in range(many(4, 12)):
         kept = [damaged(mark, dice) for mark in trace.marks if dice.random() > 0.05]
         part = (parts_of(topic) or ("",))[0]
         forms_of(topic, replace(trace, marks=tuple(kept)), part, is_damaged=True)

@@ -53,7 +53,7 @@ def check_adds_up(tokenizer: TextCodec, ids: list[int]) -> None:
 
 
 @given(text=texts, ids=st.lists(st.integers(0, 300)))
-@settings(max_examples=many(100, 500))
+@settings(max_examples=many(100, 250))
 def test_bytes_come_back_and_stream(text: str, ids: list[int]) -> None:
     tokenizer = ByteTokenizer()
     assert tokenizer.encode(text) == list(text.encode())
@@ -108,7 +108,7 @@ def test_truncation_and_padding_of_a_file_are_off(tmp_path: Path, setting: str) 
     text=st.text("aé€\ufffd", max_size=6), stop=st.text("aé\ufffd", min_size=1, max_size=3),
     rest=st.sampled_from([b"", b"\xc3", b"\xe2\x82"]),
 )  # fmt: skip
-@settings(max_examples=many(200, 1000))
+@settings(max_examples=many(200, 500))
 def test_a_stop_string_is_found_in_whole_characters(text: str, stop: str, rest: bytes) -> None:
     """With the token that makes it certain; half a character is no U+FFFD yet."""
     strings, ids = StopStrings(ByteTokenizer(), [stop]), [*text.encode(), *rest]
