@@ -19,6 +19,7 @@ from .layout import View
 from .looks import OWNERS
 from .scene import LaneItem, LaneRow
 
+APART = 0.015  # of the time shown: of signs that are nearer, the culprit's is drawn
 FREED, CACHED = "free", "cache"
 SIGN_OF = {"write": "written", "read": "read", "free": "evict", "release": "evict"}
 LEGEND = {"written": "a write", "read": "a read", "evict": "freed"}
@@ -172,8 +173,14 @@ def cell_row(view: View, name: str, end: int, slices: Sequence[int] = ()) -> Lan
                 spans.append(LaneItem(kind, start, until, words, one.owner, about))
     if cell.kind == "answer" and not spans:
         spans.append(LaneItem("queued", view.clip(view.start, view.end)[0], end, "no token"))
-    for access in cell.accesses():
-        if view.start <= access.time <= view.end:
+    near, drawn = APART * view.duration, list[int]()
+    in_turn = sorted(
+        cell.accesses(), key=lambda one: (one.slice not in slices, one.kind == "write")
+    )
+    for access in in_turn:
+        is_near = any(abs(access.time - other) < near for other in drawn)
+        if view.start <= access.time <= view.end and not is_near:
+            drawn.append(access.time)
             time, _ = view.clip(access.time, access.time)
             ran = cell.words.slices.get(access.slice)
             about = f"{access.kind} by {ran.label}" if ran else access.kind

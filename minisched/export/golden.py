@@ -128,7 +128,7 @@ def makers() -> dict[str, Callable[[], Files]]:
     return {
         **{topic: partial(topic_files, topic) for topic in RECIPES},
         **{name: partial(scene_files, name) for name in SCENES},
-        **{Path(path).stem: partial(one_file, path) for path in FILES},
+        **{Path(path).stem: partial(lambda at: {at: FILES[at]()}, path) for path in FILES},
     }
 
 
@@ -151,11 +151,6 @@ def scene_files(name: str) -> Files:
     """Make a diagram as text and as picture."""
     scene = SCENES[name]()
     return {f"diagrams/{name}.puml": to_puml(scene), f"diagrams/{name}.svg": to_svg(scene)}
-
-
-def one_file(path: str) -> Files:
-    """Make a file of ``FILES``."""
-    return {path: FILES[path]()}
 
 
 def is_hashed(path: str) -> bool:

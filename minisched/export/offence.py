@@ -91,7 +91,8 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
     red: list[list[LaneItem]] = [[] for _ in view.lanes]
     for number, item in enumerate(culprits, 1):
         span = view.clip(item.start, item.end)
-        frame = LaneItem("outline", *span, str(number), about=f"{number}: {item.label}",
+        words = "" if offence.deeds else str(number)  # a phrase below has the number
+        frame = LaneItem("outline", *span, words, about=f"{number}: {item.label}",
                          data={"offence": item.id})  # fmt: skip
         red[view.lanes.index(item.lane)].append(frame)
     if missing:
@@ -103,9 +104,12 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         data = {"missing": f"{first.id} {second.id}"}
         words = missing_words(missing, offence)
         links.append(LaneLink("missing", (rows[0], leaves), (rows[1], arrives), words, data))
+        row, late = rows[1], second
         begin = first.start if second.start >= first.end else first.end
-        other = view.clip(begin, begin + second.duration)
-        red[rows[1]].append(LaneItem("ghost", *other, about=LEGEND["ghost"]))
+        if is_host(second.lane) and not is_host(first.lane):  # a host keeps its own order
+            row, late, begin = rows[0], first, second.start
+        other = view.clip(begin, begin + late.duration)
+        red[row].append(LaneItem("ghost", *other, about=LEGEND["ghost"]))
     involved = {row for link in links for row in (link.src[0], link.dst[0])}
     shown = [
         row
@@ -125,11 +129,12 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         for link in links
     ]
     if offence.cell:
-        ids_in_order = [item.id for item in culprits]
-        rows_in_red.append(cell_row(view, offence.cell, lanes.end, ids_in_order))
+        rows_in_red.append(cell_row(view, offence.cell, lanes.end, [it.id for it in culprits]))
+    deeds = dict(zip(offence.slices, offence.deeds, strict=False))
     phrases = [
-        LaneItem("deed", *view.clip(item.start, item.end), f"{item.label} {deed}", str(number))
-        for number, (item, deed) in enumerate(deeds_of(culprits, offence), 1)
+        LaneItem("deed", *view.clip(it.start, it.end), f"{it.label} {deeds[it.id]}", str(number))
+        for number, it in enumerate(culprits, 1)
+        if it.id in deeds
     ]
     last = rows_in_red[-1]
     rows_in_red[-1] = replace(last, spans=[*last.spans, *phrases])
@@ -143,14 +148,6 @@ def quieted(spans: Iterable[LaneItem], loud: set[int]) -> list[LaneItem]:
         for item in spans
         if item.kind != "flag"
     ]
-
-
-def deeds_of(culprits: Iterable[Slice], offence: Offence) -> Iterator[tuple[Slice, str]]:
-    """Yield each culprit with its phrase, if the offence has phrases."""
-    phrases = dict(zip(offence.slices, offence.deeds, strict=False))
-    for item in culprits:
-        if item.id in phrases:
-            yield item, phrases[item.id]
 
 
 def missing_of(view: View, offence: Offence) -> list[Slice]:

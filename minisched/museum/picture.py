@@ -81,7 +81,8 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
             rows = [*ranks_of(other, step, first, first), *rows]
         parts.append(Part(same, what_ran(exhibit, other), [replace(right, rows=rows, links=())]))
     about = f'It breaks the law "{exhibit.law}": {why}'
-    return Scene(exhibit.title, about, parts, LEGEND, notes)
+    legend = {kind: LEGEND[kind] for kind in LEGEND if kind not in ("outline", "other")}
+    return Scene(exhibit.title, about, parts, legend, notes)
 
 
 def offence_sentence(exhibit: Exhibit, bug: Verdict) -> str:
