@@ -41,6 +41,7 @@ from .launches import (
     find_unawaited,
     find_unpinned,
     find_unreleased,
+    find_unreleased_copies,
     find_wrong_halves,
 )
 from .laws import (
@@ -277,6 +278,9 @@ class Witnesses:
                 yield "leak", find_unpinned(trace, self.case)
                 if config.beam_width == 1:  # the rows of other beams are not released
                     yield "leak", find_unreleased(trace)
+                else:
+                    num_slots = config.num_slots + config.page_size
+                    yield "leak", find_unreleased_copies(trace, config.beam_width, num_slots)
         if is_over:
             yield "crash", find_bad_steps(trace) if not self.workload.struck else ()
             yield "ownership", find_unwritten_reads(trace)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -64,6 +64,13 @@ def find_unpinned(trace: Trace, case: Case) -> Iterator[str]:
         )
 
 
+OF_ROWS = {
+    "page table", "token pool", "new seq lens", "all token ids", "num computed tokens",
+    "prefill end", "last sampled",
+}  # fmt: skip
+"""Memory that is released with its row, and perhaps that of a stage of a pipeline."""
+
+
 def find_unreleased(trace: Trace) -> Iterator[str]:
     """Yield the memory of rows that a step has written, and that was not released after it.
 
@@ -78,9 +85,28 @@ def find_unreleased(trace: Trace) -> Iterator[str]:
         elif act.kind == "write" and not act.resource.endswith("kv"):
             written.update(dict.fromkeys(cells_in(act), step_of.get(act.op, 0)))
     of_rows = {resource for resource, _ in released}
+    of_rows |= {f"{side}{name}" for side in ("", "prefill ", "decode ") for name in OF_ROWS}
     for (resource, cell), step in written.items():
         if resource in of_rows and step > released.get((resource, cell), 0):
             yield f"step {step} wrote {resource} {cell}, which was not released with its row"
+
+
+def find_unreleased_copies(trace: Trace, width: int, num_slots: int) -> Iterator[str]:
+    """Yield the KV slots of a search that are released without their copies.
+
+    Each of the ``width`` beams has a copy of the ``num_slots`` slots, one after the other.
+    """
+    released = Counter[int]()
+    for act in trace.program:
+        if act.kind == "release" and act.resource == "kv":
+            released.update(cells_of(act.at))
+    for slot, count in [*released.items()]:
+        for copy in range(slot % num_slots, width * num_slots, num_slots):
+            if released[copy] != count:
+                yield (
+                    f"slot {slot} of the KV is released {many(count, 'time')}, but its copy "
+                    f"{copy} {many(released[copy], 'time')}"
+                )
 
 
 def cells_in(act: Act) -> list[tuple[str, int]]:
