@@ -89,8 +89,9 @@ learn.view("mindie_placeholder", learn.simulate("mindie_dual", requests=2, new_t
 # - `last_rids` are the requests in the rows of N-1;
 # - `sampled` are their tokens, one for each row of N-1.
 #
-# Give back new lists of ids, one for each row of N, without placeholders. The checker also gives you
-# long prompts, in chunks of 4, and requests that end. As it stands, the model reads -1 as a token.
+# Give back a list with a list of ids for each row of N, without placeholders. A row that lacks no token
+# may be given back as it is; don't write to `rows`. The checker also gives you long prompts, in chunks
+# of 4, and requests that end. As it stands, the model reads -1 as a token.
 #
 # (Stuck? `learn.hint("fill")`, as often as you like.)
 

@@ -101,7 +101,7 @@ PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "proce
 WORK = ("run_batch", "process_batch_result", "process_result")
 MOST_CALLS = 200  # of one phase in one turn
 DRAWN = 400  # arguments of a function
-MOST_DRAWN_OPCODES = 1_000_000  # for one of them: a right answer may sort 200 items slowly
+MOST_DRAWN_OPCODES = 3_000_000  # for one of them: a right answer may sort 300 items slowly
 PACKAGE_LOOPS = str(Path(PACKAGE, "loops"))
 
 
@@ -380,6 +380,16 @@ def with_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
 def is_large(random: Random) -> bool:
     """Return whether to draw large arguments: one time in ten."""
     return random.random() < 0.1
+
+
+def of_any_size(random: Random, least: int, most: int) -> int:
+    """Draw ``most``, or a number from ``least`` on; each order of magnitude is as likely.
+
+    So a bound that only a learner's lines have (16, 128, 2,048) is between some of the numbers.
+    """
+    share = 1.0 if random.random() < 0.2 else random.random()
+    size: float = least * (most / least) ** share
+    return round(size)
 
 
 def short(thing: Any) -> str:

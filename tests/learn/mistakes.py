@@ -50,6 +50,20 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "    def wait(self, op):\n"
          "        self.now = max(self.now, op)\n"
          "        return self.values[op]\n", "the wait gave (1, 2)"),
+        ("", "class Device:\n"
+         "    def __init__(self):\n"
+         "        self.now, self.free_at, self.jobs = 0, 0, []\n"
+         "    def work(self, ms):\n"
+         "        self.now += ms\n"
+         "    def launch(self, fn, ms):\n"
+         "        self.free_at = max(self.now, self.free_at) + ms\n"
+         "        self.jobs.append([fn, self.free_at, None])\n"
+         "        return len(self.jobs) - 1\n"
+         "    def wait(self, op):\n"
+         "        for job in self.jobs[: op + 1]:\n"
+         "            job[2] = job[2] or job[0]()  # again, where it gave 0\n"
+         "        self.now = max(self.now, self.jobs[op][1])\n"
+         "        return self.jobs[op][2]\n", "the wait gave"),
     ),
     "generate_tokens": (
         ("tokens.append(device.wait(op))", "tokens.append(op)", "should give"),
@@ -70,6 +84,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "give [5, 0, 85"),
         ("return tokens[len(prompt):]",
          "return tokens[tokens.index(tokens[len(prompt)]):] if count else []", "give [5, 0, 85"),
+        ("range(count)", "range(min(count, 16))", "should give ["),
     ),
     "generate_ahead": (
         ("memory = list(prompt)", "memory = prompt", "your lines write to the list `prompt`"),
@@ -123,6 +138,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("return max(", "return None and max(", "not a number"),
         ("/ in_flight", "/ (in_flight - 1)", "ZeroDivisionError"),
         ("/ in_flight", "/ min(in_flight, 2)", "in_flight 3 it gives"),
+        ("return max(host, device, copy, (host + device + copy) / in_flight)",
+         "return round(max(host, device, copy, (host + device + copy) / in_flight), 1)",
+         "should give"),
     ),
     "losing_costs": (
         ('"host_ms": 1', '"host_ms": -1', "host_ms is -1, but it must be"),
@@ -208,6 +226,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("batch == running", "set(batch) <= set(running)", "it gives True, should give False"),
         ("pages_short == 0", "pages_short <= 1", "pages_short 1 it gives True"),
         ("waiting or chunked", "len(waiting) > 1 or chunked", "it gives True, should give False"),
+        ("pages_short == 0", "pages_short == 0 and len(batch) < 8",
+         "it gives False, should give True"),
     ),
     "cut": (
         ("rem_chunk // page_size * page_size", "rem_chunk", "in the middle of a page"),
@@ -280,6 +300,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("return path", "return path * 2", "gave a node twice"),
         ("return path", "return tuple(path)", "should give"),
         ("return path", "return path[:3]", "should give"),
+        ("return path", "return path[:16]", "should give"),
         ("while node.parent is not None", "while node is not None", "should give"),
     ),
     "evict": (
@@ -295,12 +316,13 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("return min(free, key=lambda leaf: leaf.last_used)", "return None",
          "which is not one of the leaves"),
         ("min(free", "min(free[:4]", "should give"),
+        ("min(free", "min(free[:128]", "should give"),
     ),
     "pages_short": (
         ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
         ("-(-one.length // page_size)", "one.length // page_size + 1", "is retracted, when"),
-        ("-(-one.length // page_size)", "one.length", "it gives 3, should give 0"),
-        ("return lacking - free", "return lacking", "it gives 1, should give 0"),
+        ("-(-one.length // page_size)", "one.length", "should give"),
+        ("return lacking - free", "return lacking", "should give"),
         ("return lacking - free", "return min(1, lacking - free)", "it gives 1, should give 2"),
         ("-(-one.length // page_size) - one.num_pages", "one.length - one.num_pages * page_size",
          "should give"),
@@ -309,7 +331,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("max(0, -(-one.length // page_size) - one.num_pages)",
          "one.length > one.num_pages * page_size", "should give"),
         ("max(0, -(-one.length // page_size) - one.num_pages)",
-         "-(-one.length // page_size) - one.num_pages", "it gives 1, should give 2"),
+         "-(-one.length // page_size) - one.num_pages", "should give"),
+        ("in running", "in running[:16]", "should give"),
+        ("return lacking - free", "return lacking - min(free, 16)", "should give"),
     ),
     "choose_victim": (
         ("one.num_outputs, -one.prompt_len", "-one.num_outputs, -one.prompt_len",
@@ -324,6 +348,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "return None", "not one of those who run"),
         ("(one.num_outputs,", "(min(one.num_outputs, 64),", "should give"),
         ("(one.num_outputs, -one.prompt_len)", "one.num_outputs + one.prompt_len", "should give"),
+        ("reversed(running)", "reversed(running[-64:])", "should give"),
     ),
     "may_free": (
         ("last_step <= returned", "last_step < launched", "it gives False, should give True"),
@@ -351,6 +376,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         (" + sum(decode_pages)", "", "it gives True, should give False"),
         ("<= free", "<= free > 0", "free 0 it gives False, should give True"),
         ("sum(prompt_pages)", "sum(prompt_pages[:3])", "it gives True, should give False"),
+        ("sum(decode_pages)", "sum(decode_pages[:64])", "it gives True, should give False"),
+        ("<= free", "<= min(free, 64)", "it gives False, should give True"),
     ),
     "longest_pause": (
         (" + decode", "", "should give"),
@@ -368,7 +395,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("-(-prompt // chunk) * base", "base", "should give"),
         ("1000 / max", "1 / max", "should give"),
         ("return 1000 / max(read, link * prompt)", "return max(1, 1000 / max(read, link * prompt))",
-         "it gives 1, should give 0.7"),
+         "it gives 1, should give 0."),
     ),
     "chunk_size": (
         ("48 + 8 * waiting", "48", "Needed: a makespan of at most 1029.1 ms."),

@@ -216,15 +216,15 @@ def scripts() -> Iterator[tuple[Script]]:
 def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
     """Return the clock after each line of a script, with the value of a wait.
 
-    A job's value is its number, and its place in the order in which jobs ran; or it is 0. Each
-    ``again`` launches the same function, ``step``.
+    A job's value is its number, and its place in the order in which jobs ran; or it is 0, which is
+    false. Each ``again`` launches the same function, ``step``.
     """
     device, ops, order, said = make(), list[Any](), list[int | str](), list[tuple[float, Any]]()
 
-    def job(name: int | str) -> Callable[[], Any]:
-        def run() -> tuple[int | str, int]:
+    def job(name: int | str, is_equal: bool = False) -> Callable[[], Any]:
+        def run() -> Any:
             order.append(name)
-            return name, len(order)
+            return 0 if is_equal else (name, len(order))
 
         return run
 
@@ -236,7 +236,7 @@ def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
         elif what == "wait":
             value = device.wait(ops[int(amount)])
         else:
-            fn = {"launch": job(len(ops)), "equal": lambda: 0, "again": step}[what]
+            fn = step if what == "again" else job(len(ops), what == "equal")
             ops.append(device.launch(fn, amount))
         said.append((device.now, value))
     return said
@@ -271,7 +271,8 @@ def as_it_should_be(said: Any, script: Script) -> str:
 
 HOST, DEVICE = 6, 10  # ms a token
 REPEATS = [3, 5, 3], 4  # gives 5, which is in the prompt, and then token 0
-PROMPTS = (([7], 1), ([7], 3), ([8, 8], 2), REPEATS, ([3, 1, 4], 9), ([15, 9, 2, 6, 5], 9))
+LONG = [*range(20)], 40
+PROMPTS = (([7], 1), ([7], 3), ([8, 8], 2), REPEATS, ([3, 1, 4], 9), LONG, ([15, 9, 2, 6, 5], 9))
 
 
 def model(tokens: Sequence[int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
+from random import Random
 from typing import Any
 
 from ...checks.history import many
@@ -11,7 +12,7 @@ from ...checks.overlap import measure, step_intervals
 from ...devices.cost import MILLISECOND
 from ...loops.run import Run
 from ...sweep.break_even import TIE
-from ..exercise import Attempt, Exercise, Loop, Pure, Workloads
+from ..exercise import Attempt, Exercise, Loop, Pure, Workloads, is_large
 from ..runs import makespan_ms, simulate, timing
 
 
@@ -80,6 +81,13 @@ def measured_step(host: int, device: int, copy: int, in_flight: int) -> float:
     between = step_intervals(steady(host, device, copy, in_flight).trace)[4:-4]
     rounds = between[: len(between) // in_flight * in_flight]  # steps in flight may take turns
     return sum(rounds) / len(rounds) / MILLISECOND
+
+
+def odd_costs(random: Random) -> tuple[float, float, float, int]:
+    """Draw costs in fractions of a ms, and now and then a large one."""
+    most = 2000 if is_large(random) else 30
+    host, device, copy = (random.randint(0, most) / random.choice((1, 8, 64)) for _ in range(3))
+    return host, device, copy, random.choice([*LOOP_OF])
 
 
 def steady_picture(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:
@@ -170,7 +178,8 @@ EXERCISES = (
     ),
     Exercise(
         name="step_time",
-        hole=Pure(lambda: STEP_CASES, measured_step, 1e-6, "ms", draw=steady_picture),
+        hole=Pure(lambda: STEP_CASES, measured_step, 1e-6, "ms", draw=steady_picture,
+                  asked=odd_costs),
         solution="""
             def step_time(host, device, copy, in_flight):
                 return max(host, device, copy, (host + device + copy) / in_flight)

@@ -21,7 +21,7 @@ from ...museum.exhibit import find as find_bug
 from ...museum.patch import put_in
 from ...relay.base import RelayShape
 from ...relay.future_map import FutureMapRing
-from ..exercise import COST, Exercise, Function, Pure, Workloads, is_large
+from ..exercise import COST, Exercise, Function, Pure, Workloads, is_large, of_any_size
 from ..guard import Mistake
 from ..outputs import Table
 from ..runs import VOCAB
@@ -99,10 +99,13 @@ class Slots:
 
 def ids_of_a_step(random: Random) -> tuple[list[int], list[int]]:
     """Tokens and placeholders, and the values of the slots, also of slot 0."""
-    most, tokens = (600, 150_000) if is_large(random) else (10, 19)
-    slots = [random.randrange(tokens) for _ in range(random.randint(1, most))]
-    one = (random.randrange(1 - len(slots), 19) for _ in range(random.randint(1, 5)))
-    return list(one), slots
+    num_slots, num_ids, tokens = random.randint(1, 10), random.randint(1, 5), 19
+    if is_large(random):
+        num_slots, num_ids = of_any_size(random, 10, 4000), of_any_size(random, 5, 100)
+        tokens = 150_000
+    slots = [random.randrange(tokens) for _ in range(num_slots)]
+    ids = [random.randrange(1 - num_slots, random.choice((1, tokens))) for _ in range(num_ids)]
+    return ids, slots
 
 
 def allotted(alloc: Any, ring: FutureMapRing, num_reqs: int) -> list[int]:
@@ -138,8 +141,9 @@ def allotted(alloc: Any, ring: FutureMapRing, num_reqs: int) -> list[int]:
 
 def slots_within_the_limit(random: Random) -> tuple[int, int, int]:
     """A counter, a batch and a limit, not yet near the place where slots begin at 1 again."""
-    limit = random.randint(200, 600) if is_large(random) else random.randint(8, 40)
-    num_reqs = random.randint(1, 5)
+    limit, num_reqs = random.randint(8, 40), random.randint(1, 5)
+    if is_large(random):
+        limit, num_reqs = of_any_size(random, 200, 100_000), of_any_size(random, 5, 100)
     return random.randint(0, limit * 3 // 4 - num_reqs), num_reqs, limit
 
 

@@ -16,7 +16,7 @@ from ...museum.exhibit import case
 from ...museum.patch import read_edits
 from ...scheduler import Scheduler
 from ...worker import Step
-from ..exercise import COST, Exercise, Function, Loop, Pure, Workloads, find
+from ..exercise import COST, Exercise, Function, Loop, Pure, Workloads, find, is_large, of_any_size
 from ..guard import Mistake, unwatched
 from ..runs import VOCAB
 from .l00_from_nothing import Generated, LaunchedJob, QueueAndClock, as_it_ran
@@ -30,7 +30,7 @@ from .l00_from_nothing import Generated, LaunchedJob, QueueAndClock, as_it_ran
 BUILD = 1
 RUNS = (  # host and device, in ms a token; the first token, and the number of tokens after it
     (6, 10, 7, 14), (10, 6, 7, 14), (9, 9, 7, 14), (0, 5, 7, 14), (6, 10, 0, 1), (6, 10, 1, 2),
-    (6, 10, 6, 6), (6, 10, 9, 2), (6, 10, 2, 13),
+    (6, 10, 6, 6), (6, 10, 9, 2), (6, 10, 3, 40), (6, 10, 2, 13),
 )  # fmt: skip
 
 
@@ -225,8 +225,13 @@ def chains(may_chain: Any, scheduler: Scheduler, batch: ScheduleBatch) -> bool:
 
 def before_a_step(random: Random) -> tuple[list[str], list[str], list[str], str | None, int]:
     """Some requests decode; one may have ended, joined (its KV came over a link) or arrived."""
-    *names, joined, chunked, waits = random.sample("abcdef", random.randint(4, 6))
-    running = [name for name in names if random.random() < 0.8]
+    rids = random.sample("abcdef", random.randint(4, 6))
+    if is_large(random):
+        rids = [f"r{at}" for at in range(of_any_size(random, 7, 200))]
+        random.shuffle(rids)
+    *names, joined, chunked, waits = rids
+    share = 0.8 if len(names) < 4 else random.choice((0.8, 1.0))
+    running = [name for name in names if random.random() < share]
     if random.random() < 0.1:
         running.insert(random.randint(0, len(running)), joined)
     waiting, half = [waits] * (random.random() < 0.2), chunked if random.random() < 0.2 else None

@@ -16,7 +16,7 @@ from ...museum.exhibit import case
 from ...policy import Plan, PrefillAdder
 from ...policy.sglang import Ratio
 from ...scheduler import Scheduler
-from ..exercise import COST, Attempt, Exercise, Function, Scored, Workloads, is_large
+from ..exercise import COST, Attempt, Exercise, Function, Scored, Workloads, is_large, of_any_size
 from ..guard import Mistake
 
 # -- Cases by chance, here and in lessons 5 to 7 ---------------------------------------------------
@@ -78,7 +78,9 @@ def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> i
 
 def prompt_to_cut(random: Random) -> tuple[int | None, int, int]:
     """A prompt, and what is left of a chunk."""
-    most, pages = (2000, 64) if is_large(random) else (20, 4)
+    most, pages = 20, 4
+    if is_large(random):
+        most, pages = of_any_size(random, 20, 100_000), 128
     left = random.randint(0, most) if random.random() < 0.8 else None
     return left, random.randint(1, pages), random.randint(1, most)
 
@@ -143,7 +145,9 @@ EXACT = case(  # what c needs and what is left are equal: one slot too few
 
 def request_to_fit(random: Random) -> tuple[int, int, int, int]:
     """A request, and memory for nearly as much, as much, or more."""
-    most, pages = (2000, 64) if is_large(random) else (9, 4)
+    most, pages = 9, 4
+    if is_large(random):
+        most, pages = of_any_size(random, 9, 100_000), 128
     extend_len, new_tokens = random.randint(1, most), random.randint(0, most)
     page = random.randint(1, pages)
     return extend_len, new_tokens, page, extend_len + new_tokens + page + random.randint(-9, 9)
@@ -186,7 +190,8 @@ def some_waiting(random: Random) -> tuple[list[Waiting]]:
     """Some requests, each with at least a token of its prompt to compute."""
     rids, most = list("cadb"[: random.randint(1, 4)]), 12
     if is_large(random):
-        rids, most = [f"r{at}" for at in range(random.randint(5, 200))], 2000
+        rids = [f"r{at}" for at in range(of_any_size(random, 5, 300))]
+        most = of_any_size(random, 12, 100_000)
         random.shuffle(rids)
     sizes = {rid: random.randint(1, most) for rid in rids}
     return ([Waiting(rid, size, random.randrange(size)) for rid, size in sizes.items()],)

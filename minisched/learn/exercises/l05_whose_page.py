@@ -10,7 +10,7 @@ from ...checks.case import Case
 from ...checks.history import many
 from ...memory.radix_cache import RadixCache, TreeNode
 from ...museum.exhibit import case
-from ..exercise import COST, Exercise, Function, Workloads, is_large
+from ..exercise import COST, Exercise, Function, Workloads, is_large, of_any_size
 from ..guard import Mistake
 from .l04_long_prompt import crowd
 
@@ -76,8 +76,9 @@ class AboveNode(NamedTuple):
 def end_of_a_prefix(random: Random) -> tuple[AboveNode]:
     """The root, or a node below it."""
     node = AboveNode("root", None)
-    for name in "abcdef"[: random.randint(0, 6)]:
-        node = AboveNode(name, node)
+    depth = of_any_size(random, 6, 60) if is_large(random) else random.randint(0, 6)
+    for at in range(depth):
+        node = AboveNode(f"n{at}", node)
     return (node,)
 
 
@@ -98,7 +99,7 @@ def edge_and_prompt(random: Random) -> tuple[list[int], list[int], int]:
     """
     size, pages = random.choice((1, 2, 4)), random.randint(1, 4)
     if is_large(random):
-        pages = random.randint(40, 600) // size
+        pages = of_any_size(random, 5, 600)
     edge = [random.randrange(1000, 1003) for _ in range(size * pages)]
     same = [int(str(token)) for token in edge[: random.randint(size, len(edge))]]
     rest = [random.randrange(1000, 1003) for _ in range(random.randint(0, 9))]
@@ -133,12 +134,14 @@ def leaves_of(tree: RadixCache) -> Iterator[Leaf]:
 
 def some_leaves(random: Random) -> tuple[list[Leaf]]:
     """Leaves that were last used at different times; at least one has no lock."""
-    count, latest = random.randint(1, 4), [9, 30, 10_000]
+    count, latest, pages = random.randint(1, 4), random.choice((9, 30, 10_000)), 9
     if is_large(random):
-        count, latest = random.randint(5, 200), [1000, 10_000]
-    locks = random.sample([0, *(random.choice((0, 0, 1, 2)) for _ in range(count - 1))], count)
-    times = random.sample(range(1, random.choice(latest)), count)
-    return ([Leaf(random.randint(1, 9), *pair, None) for pair in zip(locks, times, strict=True)],)
+        count, latest, pages = of_any_size(random, 5, 300), of_any_size(random, 1000, 10**6), 2000
+    locks = random.sample([0, *(random.choice((0, 0, 0, 1, 2)) for _ in range(count - 1))], count)
+    times = random.sample(range(1, latest), count)
+    return (
+        [Leaf(random.randint(1, pages), *pair, None) for pair in zip(locks, times, strict=True)],
+    )
 
 
 def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> list[int]:

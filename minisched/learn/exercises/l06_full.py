@@ -12,7 +12,7 @@ from ...memory.pool import LeasePool
 from ...museum.exhibit import case
 from ...policy import PrefillAdder
 from ...policy.sglang import Ratio
-from ..exercise import COST, Exercise, Function, Scored, Workloads, is_large
+from ..exercise import COST, Exercise, Function, Scored, Workloads, is_large, of_any_size
 from .l04_long_prompt import crowd
 
 # -- What all three are held against: more is let in than will fit ---------------------------------
@@ -70,10 +70,16 @@ def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Requ
 
 def some_grown(random: Random) -> tuple[list[Grown], int, int]:
     """Requests that have pages for all tokens but the newest few, or for more; some are free."""
-    size = random.choice((1, 2, 4))
-    lengths = [random.randint(6, 20) for _ in range(random.randint(0, 5))]
-    running = [Grown(length, -(-(length - random.randint(-5, 5)) // size)) for length in lengths]
-    return running, random.randint(0, 4), size
+    size, count, most, newest, free = random.choice((1, 2, 4)), random.randint(0, 5), 20, 5, 4
+    if is_large(random):
+        size, count = random.choice((1, 2, 4, 16, 64)), of_any_size(random, 1, 200)
+        most, newest = of_any_size(random, 200, 100_000), random.choice((5, 200))
+        free = of_any_size(random, 4, 2000)
+    lengths = [random.randint(newest + 1, most) for _ in range(count)]
+    running = [
+        Grown(length, -(-(length - random.randint(-newest, newest)) // size)) for length in lengths
+    ]
+    return running, random.randint(0, free), size
 
 
 class Candidate(NamedTuple):
@@ -86,12 +92,13 @@ class Candidate(NamedTuple):
 
 def some_candidates(random: Random) -> tuple[list[Candidate]]:
     """Requests that decode; some have as many outputs, and prompts of the same length."""
-    names, fewest = random.sample("abcd", random.randint(1, 4)), 1
+    names, fewest, spread = random.sample("abcd", random.randint(1, 4)), 1, 3
     if is_large(random):
-        names = [f"r{at}" for at in range(random.choice((2, random.randint(5, 200))))]
-        fewest = random.randint(1, 500)
-    lengths = random.choice(((1, 2, 3), (1, 3, 3000)))
-    sizes = [(random.randint(fewest, fewest + 3), random.choice(lengths)) for _ in names]
+        names = [f"r{at}" for at in range(random.choice((2, of_any_size(random, 5, 300))))]
+        fewest, spread = of_any_size(random, 1, 100_000), random.choice((3, 3000))
+    longest = of_any_size(random, 4, 10**7)
+    lengths = random.choice(((1, 2, 3), (1, 3, longest, longest + 1)))
+    sizes = [(random.randint(fewest, fewest + spread), random.choice(lengths)) for _ in names]
     return ([Candidate(rid, *size) for rid, size in zip(names, sizes, strict=True)],)
 
 
@@ -115,10 +122,12 @@ def of_steps(lines: Callable[..., Any], lease: Lease, pool: LeasePool) -> bool:
 
 
 def steps_in_flight(random: Random) -> tuple[int, int, int]:
-    """A request's last step, and up to three steps in flight."""
-    launched = random.randint(0, 20)
-    returned = max(0, launched - random.randint(0, 3))
-    return max(0, launched - random.randint(0, 4)), launched, returned
+    """A request's last step, and up to three steps in flight, or twenty."""
+    launched, most = random.randint(0, 20), 3
+    if is_large(random):
+        launched, most = of_any_size(random, 20, 10**6), of_any_size(random, 3, 20)
+    returned = max(0, launched - random.randint(0, most))
+    return max(0, launched - random.randint(0, most + 1)), launched, returned
 
 
 # -- kept: an open problem, on the workload "little memory" of the score --------------------------

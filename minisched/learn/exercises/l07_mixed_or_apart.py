@@ -24,7 +24,7 @@ from ...models.hash import HashModel
 from ...museum.exhibit import case
 from ...policy import PrefillManager
 from ...scheduler import SchedulerConfig
-from ..exercise import COST, Exercise, Function, Pure, Scored, Workloads
+from ..exercise import COST, Exercise, Function, Pure, Scored, Workloads, is_large, of_any_size
 from ..guard import Mistake
 from ..runs import VOCAB
 
@@ -45,8 +45,10 @@ FULL = case(  # a page is missing for all
 
 def pages_of_a_step(random: Random) -> tuple[list[int], list[int], int]:
     """Pages that prompts and decoding requests need; as many are free, or a few more or less."""
-    most = random.choice((1, 2, 6))
-    prompts = [random.randint(0, 3) for _ in range(random.randint(1, most))]
+    most, pages = random.choice((1, 2, 6)), 3
+    if is_large(random):
+        most, pages = of_any_size(random, 6, 200), of_any_size(random, 3, 2000)
+    prompts = [random.randint(0, pages) for _ in range(random.randint(1, most))]
     decodes = [random.choice((0, 1, 1, 2)) for _ in range(random.randint(0, most))]
     return prompts, decodes, max(0, sum(prompts) + sum(decodes) + random.choice((-9, -1, 0, 1, 9)))
 
@@ -126,15 +128,15 @@ def situations() -> Iterator[Figures]:
 
 def small_or_large(random: Random) -> tuple[int, float, float]:
     """Return a chunk, and the times of a step and of a token in it; equal ones are not rare."""
-    most = random.choice((4, 4, 99))
-    chunk, base = random.randint(1, most), random.choice((random.randint(1, 4), 9.7))
+    most = of_any_size(random, 9, 20_000) if random.random() < 0.3 else 4
+    chunk, base = random.randint(1, most), random.choice((random.randint(1, 4), 0.25, 9.7))
     return chunk, base, random.choice((0, 0.3125, 1, 2, 5))
 
 
 def figures_of_a_pause(random: Random) -> Figures:
     """The chats leave room for the prompt in a chunk, and the prompt is longer than that."""
     chunk, base, per_token = small_or_large(random)
-    running = random.randint(1, min(chunk, 9))
+    running = random.randint(1, min(chunk, random.choice((9, 300))))
     prompt = chunk + 1 + random.randint(1, 3 * chunk)
     return random.choice([*WAYS]), prompt, chunk + 1, running, base, per_token
 
