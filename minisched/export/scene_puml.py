@@ -181,7 +181,7 @@ def _grids(scene: Scene) -> Iterator[str]:
             yield f"|= |= {' |= '.join(heads)} |"
             for row, name in enumerate(grid.rows):
                 cells = (_cell(grid, row, column) for column in range(len(grid.columns)))
-                yield f"|= {creole(name)} |{'|'.join(cells)}|"
+                yield f"| **{creole(name)}** |{'|'.join(cells)}|"
             yield "]"
 
 
