@@ -20,7 +20,6 @@ from .html import PLACE, part
 from .looks import DARK, LIGHT, STEPS
 from .views import NothingToShow
 
-MOST_BYTES = 25_000
 PLAN, READ = ("schedule", "prepare", "launch"), ("process", "output")
 ON_HOST = (*PLAN, "advance step", "fill", *READ, "postprocess")
 LANES = {"forward": is_forward, "sample": is_forward, "copy": is_copy}  # of ops

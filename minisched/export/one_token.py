@@ -21,12 +21,9 @@ from .views.marks import NothingToShow
 
 BEFORE, AFTER = 2_500_000, 3_000_000  # nanoseconds before and after a token's wait that are shown
 LEGEND = {
-    "promised": "promised",
-    "stored": "holds the token",
-    "read": "the next step takes it from there",
-    "end": "the client has it",
-    "arrow token": "the token, to and from its cell",
-}
+    "promised": "promised", "stored": "holds the token", "end": "the client has it",
+    "read": "the next step takes it from there", "arrow token": "the token, to and from its cell",
+}  # fmt: skip
 VERBS = {"process": "read", "prepare": "plan"}  # as in ``by_step``: by a box's first phase
 
 

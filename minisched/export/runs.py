@@ -65,8 +65,9 @@ def side_by_side(
     end = max(view.duration for view in views)
     for view in views:
         report = measure(view.trace)
-        what = "" if is_whole(view) else (f"steps {view.first_step} to {view.last_step} of "
-                                          f"{report.steps}: {ms(view.duration)} ms; ")  # fmt: skip
+        last = f"s {view.first_step} to {view.last_step}"
+        shown = last if view.last_step > view.first_step else f" {view.first_step}"
+        what = f"step{shown} of {report.steps}: {ms(view.duration)} ms; " * (not is_whole(view))
         note = f"{what}whole run: {ms(report.makespan_ns)} ms, {busy(report)}"
         if view is not base and report.makespan_ns:
             note += f", speed-up {base.trace.end / report.makespan_ns:.2f}×"

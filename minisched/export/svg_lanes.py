@@ -209,9 +209,7 @@ class LanesDrawing:
         first = next(places, None)
         step = str(item.data.get("step", ""))
         is_bare = first is None or (first[0] == step and item.brief == "launch")
-        is_named = item.kind.startswith("step ") or (
-            item.kind in PHASES and not item.brief.isdigit()
-        )
+        is_named = item.kind.startswith("step ") or (item.brief.isalpha() and not item.is_quiet)
         if is_named and is_bare and self._name_beside(item, strip):
             return
         if first:

@@ -19,8 +19,8 @@ def ms(nanoseconds: int) -> str:
 
 def brief_ms(nanoseconds: int) -> str:
     """Return the milliseconds for a box: with one digit after the point, from 1 ms on."""
-    value = nanoseconds / MILLISECOND
-    return f"{value:.1f} ms" if value >= 1 else f"{ms(nanoseconds)} ms"
+    is_long = nanoseconds >= MILLISECOND
+    return f"{nanoseconds / MILLISECOND:.1f} ms" if is_long else f"{ms(nanoseconds)} ms"
 
 
 def exact(nanoseconds: int, unit: int = MILLISECOND) -> str:

@@ -110,7 +110,7 @@ def test_every_all_to_all_runs_while_the_other_half_computes() -> None:
     for sent in (item for item in trace.on(ALL_TO_ALL) if item.mode == "decode"):
         during = [it.name for it in computing if it.start <= sent.start and sent.end <= it.end]
         assert len(during) == 1 and during[0] != sent.name
-    assert draw("two_batch", trace, "text").startswith("16 of 16 ms of all-to-all run while")
+    assert draw("two_batch", trace, "text").startswith("All 8 ms of all-to-all run while")
 
 
 PAGE = Path(__file__).resolve().parents[2] / "lessons/site/docs/designs.md"

@@ -15,11 +15,10 @@ from .steps import opening
 
 MOST_STEPS, MOST_ROWS = 14, 12
 LEGEND = {
-    "stored": "a beam that forks: several of the next beams extend it",
-    "resolved": "one of the next beams extends it",
-    "wasted": "no next beam extends it",
+    "stored": "a beam that forks: several beams extend it",
+    "resolved": "one beam extends it",
+    "wasted": "no beam extends it",
     "ready": "the newest beams of a request",
-    "arrow token": "from a beam to a next beam that extends it",
 }
 
 
@@ -30,9 +29,9 @@ def scene(trace: Trace) -> Scene:
     marks = needed(part, "beams", "no request has beams", times)
     order = sorted({tuple(numbers(mark, "rows")) for mark in marks})
     places = {row: at for at, row in enumerate(row for rows in order for row in rows)}
-    columns = {step: at for at, step in enumerate(times)}
+    columns, names = {step: at for at, step in enumerate(times)}, [f"step {step}" for step in times]
     cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
-    newest, forked, ended = dict[str, list[tuple[int, int]]](), 0, 0  # cells of beams, by request
+    newest, moved = dict[str, list[tuple[int, int]]](), 0  # cells of beams, by request
     for mark in marks:
         rid, step, is_first = word(mark, "rid"), number(mark, "step"), number(mark, "length") == 1
         rows, parents, tokens = (numbers(mark, name) for name in ("rows", "parents", "tokens"))
@@ -41,7 +40,6 @@ def scene(trace: Trace) -> Scene:
             raise lacking(mark, "a row, a parent and a token for each beam")
         for beam, at in enumerate(before):
             kind = ("wasted", "resolved", "stored")[min(2, children[beam])]
-            forked, ended = forked + (kind == "stored"), ended + (kind == "wasted")
             cells[at] = replace(cells[at], kind=kind)
         newest[rid] = [(places[row], columns[step]) for row in rows]
         for at, row, parent, token in zip(newest[rid], rows, parents, tokens, strict=True):
@@ -51,7 +49,8 @@ def scene(trace: Trace) -> Scene:
             cells[at] = GridCell("ready", str(token), source, about, data=data)
             if before and not is_first:
                 links.append(LaneLink("token", before[parent], at, data=data))
-    names = [f"step {step}" for step in times]
+                moved += before[parent][0] != at[0]
+        names[columns[step]] += f"\nprompt of {short_end(rid, 6)}" * is_first
     owners = {
         row: short_end(word(mark, "rid"), 6) for mark in marks for row in numbers(mark, "rows")
     }
@@ -60,8 +59,7 @@ def scene(trace: Trace) -> Scene:
     beams = CellGrid(labels, names, first_rows(MOST_ROWS, cells), kept)
     note = "in a cell: the token of a beam; below it: the row of the beam that it extends"
     return Scene(
-        f"Of {many(len(cells), 'beam')} of a search, {forked} are extended several times and "
-        f"{ended} are dropped",
+        f"{moved} of {many(len(links), 'beam')} extend a beam of another row",
         about_run(trace, shown, side_words(trace), first_of(MOST_ROWS, len(places), "row")),
         [Part("Rows of the page table", note, [beams])],
         LEGEND,

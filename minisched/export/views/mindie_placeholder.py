@@ -46,11 +46,10 @@ def scene(trace: Trace) -> Scene:
     lines = [f"{ms(mark.time)} ms: {after(mark)}" for mark in marks[:MOST_ENTRIES]]
     shown = first_of(MOST_ENTRIES, len(marks)) or str(len(marks))
     cut = first_of(MOST_SEQUENCES, len(every), "sequence")
-    note = "time runs down; in each list the newest token stands last"
     return Scene(
         f"{trace.loop}: -1 holds the place of a token until the token arrives",
         about_run(trace, f"{shown} entries", cut),
-        [Part("Ledger", note, [CellGrid(lines, columns, cells)])],
+        [Part("Ledger", "time runs down, lists to the right", [CellGrid(lines, columns, cells)])],
         LEGEND,
     )
 

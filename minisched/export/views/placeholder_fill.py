@@ -19,12 +19,11 @@ from .steps import opening, steps_of
 MOST_STEPS, MOST_ROWS = 14, 12
 KNOWN = -1  # no row: the host knows the token
 LEGEND = {
-    "prompt": "a prompt: never filled",
-    "again": "a prompt, computed again: never filled",
-    "stored": "decodes a token that the host knows",
-    "decode": "decodes a token of the step before: filled from the row it is joined to",
-    "wasted": "filled, but its request had ended: a wasted row",
-    "arrow token": "the row that it is filled from",
+    "prompt": "a prompt",
+    "again": "a prompt, computed again",
+    "stored": "a token that the host knows",
+    "decode": "a token of the step before",
+    "wasted": "a wasted row: its request had ended",
 }
 SCATTERED = {
     "prompt": "ids from the CPU: a prompt, or a token that the host has learnt",
@@ -57,10 +56,9 @@ def scene(trace: Trace) -> Scene:
         before = len(shares)
         columns.append(f"step {step}")
     every = [row for rows in steps.values() for row in rows]
-    filled, wasted = sum(row[2] != KNOWN for row in every), sum(row[1] == "wasted" for row in every)
-    title = (f"{filled} of {len(every)} rows take their token from the step before; "
-             f"{wasted} of them are wasted")  # fmt: skip
-    note = "a column is a step, in a box is the request"
+    filled = sum(row[2] != KNOWN for row in every)
+    title = f"{filled} of {len(every)} rows take their token from a row of the step before"
+    note = "a column is a step, in a box is the request; an arrow comes from the row with its token"
     cut = first_of(MOST_ROWS, max(map(len, steps.values())), "row")
     grid = Part("Rows of each step", note, [grid_of(steps, columns)])
     return Scene(title, about_run(trace, shown, cut), [grid], LEGEND)

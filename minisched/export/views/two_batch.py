@@ -9,20 +9,22 @@ from ...trace import Trace
 from ...trace.events import ALL_TO_ALL, is_copy, is_forward, is_host
 from ..layout import shown
 from ..runs import side_by_side
-from ..scene import Lanes, Scene
-from ..units import ms
+from ..scene import LaneItem, LaneLink, Lanes, Scene
+from ..units import brief_ms, ms
 from .marks import NothingToShow
 
-WORDS = {"half a": "a", "half b": "b", "forward": "both halves"}  # the words on a box
+ASIDE = 200_000  # nanoseconds between an arrow's end and the end of its part
+WHOLE = "both halves"  # the words on a part of the whole batch
+LEGEND = {"forward": WHOLE, "arrow recv": "a half's part, its all-to-all, its next part"}
 
 
 def scene(trace: Trace) -> Scene:
-    """Draw the streams of the device in two settled steps.
+    """Draw the streams of the device in a settled step.
 
     Raises:
         NothingToShow: no step was split.
     """
-    view = shown(trace, 2)
+    view = shown(trace, 1)
     if not (sent := union(item for item in view.slices if item.lane == ALL_TO_ALL)):
         raise NothingToShow("no step of the trace has an all-to-all.")
     lanes = tuple(lane for lane in view.lanes if not is_host(lane) and not is_copy(lane))
@@ -30,17 +32,26 @@ def scene(trace: Trace) -> Scene:
         view, lanes=lanes, slices=tuple(item for item in view.slices if item.lane in lanes),
         arrows=tuple(arrow for arrow in view.arrows if arrow.kind == "recv"),
     )  # fmt: skip
-    computed = union(item for item in view.slices if is_forward(item.lane))
-    hidden = f"{ms(length(intersection(sent, computed)))} of {ms(length(sent))} ms"
-    scene = side_by_side([view], f"{hidden} of all-to-all run while the other half computes")
+    hidden = length(intersection(sent, union(it for it in view.slices if is_forward(it.lane))))
+    share = "All" if hidden == length(sent) else f"{ms(hidden)} of"
+    share += f" {ms(length(sent))} ms of all-to-all run"
+    scene = side_by_side([view], f"{share} while the other half computes")
     (part,) = scene.parts
     (drawn,) = part.shows
     assert isinstance(drawn, Lanes)
-    rows = [
-        replace(row, spans=[replace(item, label=WORDS.get(item.kind, item.label),
-                                    brief=WORDS.get(item.kind, item.brief))
-                            for item in row.spans])
-        for row in drawn.rows
-    ]  # fmt: skip
-    legend = {**scene.legend, "forward": WORDS["forward"]}
-    return replace(scene, legend=legend, parts=[replace(part, shows=[replace(drawn, rows=rows)])])
+    rows = [replace(row, note="", spans=[*map(timed, row.spans)]) for row in drawn.rows]
+    to, at = (lanes.index(lane) for lane in ("forward", ALL_TO_ALL))
+    back = [
+        LaneLink("recv", (at, item.end - ASIDE), (to, after.start + ASIDE))
+        for item in rows[at].spans
+        for after in rows[to].spans
+        if after.kind == item.kind and 0 <= after.start - item.end < item.duration
+    ]
+    part = replace(part, shows=[replace(drawn, rows=rows, links=[*drawn.links, *back])])
+    return replace(scene, legend={**scene.legend, **LEGEND}, parts=[part])
+
+
+def timed(item: LaneItem) -> LaneItem:
+    """Return a part of a step with its name and its time."""
+    name = WHOLE if item.kind == "forward" else item.kind
+    return replace(item, label=f"{name}, {brief_ms(item.duration)}", brief=name)
