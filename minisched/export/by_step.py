@@ -332,15 +332,17 @@ class Strip:
 
     def batches(self) -> Iterator[LaneRow]:
         """Yield a lane for each of two batches that take turns: its steps in flight."""
-        if TWO_BATCHES not in self.reasons:
+        if TWO_BATCHES not in self.reasons or len({*self.rids.values()}) != 2:
             return
         view, rows = self.view, dict[tuple[str, ...], list[LaneItem]]()
-        for step, rids in sorted(self.rids.items()):
+        for step, ran in {one.step: one for one in self.of("run")}.items():
             own = [one for one in blocks(view.trace) if one.step == step]
-            launched = max(one.end for one in own if one.verb == "plan")
-            read = min((one.start for one in own if one.verb == "read"), default=view.end)
+            plans = [one.end for one in own if one.verb == "plan" and one.end <= ran.start]
+            launched = max(plans, default=ran.start)  # a phase that takes no time has no block
+            read = min((one.start for one in own if one.verb == "read"), default=ran.end)
             box = step_box(StepBlock("", "in flight", step, launched, read), view.start, view.end)
-            rows.setdefault(rids, []).append(replace(box, label=f"step {step} in flight"))
+            spans = rows.setdefault(self.rids[step], [])
+            spans.append(replace(box, label=f"step {step} in flight"))
         for rids, spans in sorted(rows.items()):
             yield LaneRow(f"batch {', '.join(rids)}", spans)
 

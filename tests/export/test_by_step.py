@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minisched.devices.cost import SIM_COST
 from minisched.export.by_step import (
     Strip,
     blocks,
@@ -21,7 +23,7 @@ from minisched.export.scene import LaneItem, Lanes, Scene
 from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import to_text
 from minisched.export.svg_style import PHONE, SLIDE
-from minisched.recipes import trace_of
+from minisched.recipes import RECIPES, trace_of
 from minisched.trace.events import is_forward
 from tests.support import Picture, check_picture
 
@@ -127,6 +129,19 @@ def test_two_batches_that_take_turns_have_a_lane_each() -> None:
             assert item.start <= run.start < run.end <= item.end, "in flight while it runs"
     steps = sorted(int(item.data["step"]) for row in batches for item in row.spans)
     assert steps == sorted(map(int, runs))
+
+
+def test_a_host_that_takes_no_time_still_has_steps_in_flight() -> None:
+    recipe = RECIPES["vllm_batch_queue"]
+    free = replace(recipe, cost=replace(SIM_COST, host=dict.fromkeys(SIM_COST.host, 0)))
+    (shown,) = lanes(of_one(free.play().trace))
+    device, *batches = shown.rows[-3:]
+    runs = {item.data["step"]: item for item in device.spans if "step" in item.data}
+    for row in batches:
+        assert row.name.startswith("batch ") and row.spans
+        for item in row.spans:
+            run = runs[item.data["step"]]
+            assert (item.start, item.end) == (run.start, run.end)
 
 
 def test_the_first_late_launch_has_its_words() -> None:
