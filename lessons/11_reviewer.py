@@ -102,9 +102,9 @@ learn.picture_of_example()
 #
 # `program` is a list of `(lane, kind, what)`, in an order that happened. Of kind `launch`, `begin`,
 # `end` and `wait`, `what` is the number of an op (`begin` and `end` are on the op's own lane). `say`
-# is like an `end`: a signal is given, for which others wait. Where a number has two
-# signals, of either kind, the first counts. All other kinds touch memory. Give a list of clocks, one for each act: a dictionary from
-# lanes to numbers.
+# is like an `end`: a signal is given, for which others wait. Where a number has two signals, of either
+# kind, the first counts. All other kinds touch memory. Give a list of clocks, one for each act: a
+# dictionary from lanes to numbers.
 #
 # As it stands it believes in the order that happened. (Stuck? `learn.hint("happens_before")`)
 

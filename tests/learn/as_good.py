@@ -623,4 +623,23 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "if computed + 0 > length + 0: return ...",
         ),
     },
+    "batch_queue_loop": {
+        "small whole numbers are the same objects": (
+            "if queue and ((len(queue)) is (depth) or not batch):",
+        ),
+    },
+    "waiting_loop": {"a generator goes on after its `yield`": ("yield",)},
+    "diagnose": {"step 4 takes a wrong token, too": ('"B": ("identity", "forward", 4),',)},
+    "capstone": {
+        "the order of these two counts for nothing": (
+            "for queue in reversed(list((self.waiting, self.running))):",
+            "left, free, rows = self.add(prompts, req, left), free - need, rows - 1",
+            "step, delay = None, False",
+            "yield",
+        ),
+        "the order of a step's decodes counts for nothing": ("self.running.insert(0, req)",),
+        "the sampling of each step may be launched alone": (
+            "delay = (engine.must_delay_sample(batch) + 1)",
+        ),
+    },
 }

@@ -655,22 +655,5 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
 
 SURVIVORS: dict[str, tuple[str, ...]] = {
     "chunk_size": ("return 49 + 8 * waiting", "return 48 + 9 * waiting"),
-    "happens_before": (  # another lane of which something is known has at least one act
-        "clock[other] = max(clock.get(other, 1), count)",
-    ),
-    "race": (
-        "if i > j or lane == other or kind == its_kind == 'read':",
-        "if clocks[i][lane] >= clocks[j].get(lane, 0):",  # nobody waits for a touch itself
-    ),
-    "diagnose": (  # step 4 got a wrong token, too
-        "return {'A': ('overlap', 'wait', 2), 'B': ('identity', 'forward', 4), "
-        "'C': ('race', 'prepare', 2)}",
-    ),
-    "blocking_call": (  # one millisecond more, for all of them
-        "blocked[call, within] = blocked.get((call, within), 1) + ms",
-    ),
-    "capstone": (  # a prompt that just fits, where nothing is cut, may go in the next step
-        "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
-    ),
 }
 """The first line that differs of each mutant of a solution that is right as well."""
