@@ -120,12 +120,9 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         replace(lanes.rows[row], spans=[*quieted(lanes.rows[row].spans, ids), *red[row]])
         for row in shown
     ]
+    at = {row: place for place, row in enumerate(shown)}
     links = [
-        replace(
-            link,
-            src=(shown.index(link.src[0]), link.src[1]),
-            dst=(shown.index(link.dst[0]), link.dst[1]),
-        )
+        replace(link, src=(at[link.src[0]], link.src[1]), dst=(at[link.dst[0]], link.dst[1]))
         for link in links
     ]
     if offence.cell:
