@@ -577,6 +577,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("if not room.may_cut:", "if False:", "may not be cut here"),
         ("delay = engine.must_delay_sample(batch)", "delay = False", "Level 4 of 5"),
         ("if room.may_run(req)]", "if room.may_run(req)] * 2", "is twice in one step"),
+        ("    def __init__(self):\n        self.waiting, self.running = [], []\n        self.",
+         "    waiting, running = [], []\n    ", "make its lists in `__init__`"),
         ("return prompts, []", "return prompts * 2, []", "is twice in one step"),
         ("return prompts, []", "return prompts, [req for req, _ in prompts]",
          "is twice in one step: in the prompts, and again in the decodes"),

@@ -11,7 +11,7 @@ from typing import Any
 from ...checks.case import Case
 from ...checks.draw import LEVELS
 from ...checks.history import many
-from ...core import FinishReason, Request
+from ...core import FinishReason, Request, SamplingParams
 from ...core.feature import Feature
 from ...devices.cost import NO_COST, CostModel
 from ...engine.engine import Engine
@@ -140,6 +140,10 @@ HELD = (
 """All laws but those of order and progress: the learner decides which request goes first."""
 
 
+FOREIGN = Request("foreign", (1,), SamplingParams(max_new_tokens=1))
+"""A request that another object of the learner's class receives."""
+
+
 class OwnScheduler(Scheduler):
     """The package's scheduler with a learner's decisions: ``make`` returns the learner's object."""
 
@@ -149,6 +153,7 @@ class OwnScheduler(Scheduler):
     ) -> None:  # fmt: skip
         super().__init__(config, recorder, features)
         self.calls, self.own = calls, calls.call(make)
+        calls.call(calls.call(make).receive, FOREIGN)
 
     def receive(self, reqs: Iterable[Request]) -> None:
         """Receive requests, and pass those that are accepted to the learner's object."""
@@ -208,6 +213,10 @@ class OwnScheduler(Scheduler):
 
     def _compute(self, req: Request, length: int) -> None:
         """Compute ``length`` tokens of a prompt that begins or goes on."""
+        if req is FOREIGN:
+            raise Mistake(
+                "your scheduler gave a request of another scheduler: make its lists in `__init__`"
+            )
         if req.finished or req.rid not in self.live:
             raise Mistake(f"request {req.rid} has ended, so it can't be in a step")
         half = self.prefill.chunked_req
