@@ -20,6 +20,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from filelock import FileLock
 from hypothesis import strategies as st
 
 from minisched.checks import judge
@@ -140,6 +141,27 @@ def workloads(
 def demanding(max_requests: int = 6) -> st.SearchStrategy[Workload]:
     """A workload whose requests may have a regex, penalties (in time or late) and other wishes."""
     return workloads(max_requests, level="wishes")
+
+
+# -- what the workers of pytest share --------------------------------------------------------------
+
+
+def made_once(
+    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object], part: str = ""
+) -> Path:
+    """Return a folder that the first of pytest's workers has made; the others wait for it.
+
+    A folder with a ``part`` is made part by part.
+    """
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, made = base / name, base / f"{name}{part}.made"
+    with FileLock(f"{folder}{part}.lock"):
+        if not made.exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            made.touch()
+    return folder
 
 
 # -- tiny checkpoints ------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ html_theme_options = {"sidebar_hide_name": False}
 extensions = ["myst_nb"]
 
 # Lessons are Python files that jupytext reads; each is executed as it stands.
-nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_custom_formats = {".py": ["pages.lessons.read", {}]}
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+
+from tests.support import made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN = ROOT / "tests" / "cli" / "given"
@@ -56,18 +57,6 @@ def build_wheel(folder: Path) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     build = [sys.executable, "-m", "pip", "wheel", *quiet, "-w", str(folder), str(source)]
     subprocess.run(build, check=True, timeout=300)
-
-
-def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """Return a folder that the first of pytest's workers has made; the others wait for it."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "made").exists():
-            folder.mkdir(exist_ok=True)
-            make(folder)
-            (folder / "made").touch()
-    return folder
 
 
 @pytest.fixture(scope="session")

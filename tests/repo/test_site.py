@@ -27,7 +27,6 @@ from unittest import mock
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
@@ -43,7 +42,8 @@ from minisched.museum import exhibits
 from minisched.recipes import trace_of
 from minisched.topics import TOPICS
 from minisched.trace.native import to_json
-from tests.support import OWN, SVG, Picture, browser, many, served, watch
+from tests.repo.test_lessons import executed_once
+from tests.support import OWN, SVG, Picture, browser, made_once, many, served, watch
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "lessons" / "site"
@@ -112,22 +112,22 @@ def test_a_card_is_drawn_of_the_runs_and_its_png_of_it(name: str) -> None:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
-    """The built site; built once, whichever of pytest's workers asks for it first."""
+    """The built site; built once, whichever of pytest's workers asks for it first.
+
+    Its lessons are those that ``test_lessons.py`` executes.
+    """
     assert lab.has_python(pyodide)
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    out, done = base / "site", base / "site.built"
-    with FileLock(base / "site.lock"):
-        if not done.exists():  # the README's command, where a warning is an error
-            command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", SITE, out]
-            at = {**os.environ, "MINISCHED_GITHUB": FORK}
-            built = subprocess.run(
-                command, capture_output=True, text=True, env=at, encoding="utf-8"
-            )
-            said = [line for line in built.stderr.splitlines() if "IPKernelApp" not in line]
-            assert built.returncode == 0, "\n".join(said[-30:])
-            done.touch()
-    return out
+    files = [executed_once(path, tmp_path_factory) for path in lessons.lessons()]
+
+    def build(out: Path) -> None:
+        """Run the README's command; a warning is an error."""
+        command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", SITE, out]
+        at = {**os.environ, "MINISCHED_GITHUB": FORK, "MINISCHED_EXECUTED": str(files[0].parent)}
+        built = subprocess.run(command, capture_output=True, text=True, env=at, encoding="utf-8")
+        said = [line for line in built.stderr.splitlines() if "IPKernelApp" not in line]
+        assert built.returncode == 0, "\n".join(said[-30:])
+
+    return made_once(tmp_path_factory, "site", build)
 
 
 class Links(HTMLParser):

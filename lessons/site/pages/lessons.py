@@ -7,6 +7,7 @@ cannot be, the page has the cell as text, with its verdict folded below.
 from __future__ import annotations
 
 import json
+import os
 import re
 from functools import cache
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
+import nbformat
 from docutils import nodes
 from nbformat.v4 import new_code_cell
 
@@ -86,6 +88,25 @@ def lesson_of(topic: str, to_root: str) -> str:
 def notebook(path: Path) -> Any:
     """Return a lesson as a notebook that has not run."""
     return jupytext.read(path)
+
+
+def read(source: str) -> Any:
+    """Return a page of Python as the notebook that the build executes.
+
+    A folder ``MINISCHED_EXECUTED`` has lessons that were executed before (``STEM.ipynb``). A lesson
+    takes its outputs from there, and so does its translation, which has the same code.
+    """
+    found = jupytext.reads(source, fmt="py:percent")
+    folder = os.environ.get("MINISCHED_EXECUTED")
+    stems = [path.stem for path in files().values() if path.read_text(encoding="utf-8") == source]
+    if folder and stems:
+        executed = nbformat.read(Path(folder, f"{stems[0]}.ipynb"), as_version=4)
+        for cell, done in zip(found.cells, executed.cells, strict=True):
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = done.outputs, done.execution_count
+        found.metadata["language_info"] = executed.metadata["language_info"]
+        found.metadata["mystnb"] = {"execution_mode": "off"}
+    return found
 
 
 def about(path: Path) -> dict[str, Any]:
