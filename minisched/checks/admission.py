@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isclose
+from typing import Any
 
 from ..core import Request
 from ..memory import Match
@@ -48,13 +49,23 @@ class Pass:
         self.alone: Request | None = None  # refused, and looked at once more without the rule
         self.way_for: Request | None = None  # a request for which others were preempted
         self.to_preempt = list[Request]()  # and are expected to be, yet
+        self.marked = list[str]()  # wrong marks
+        self.due: tuple[str, str, int, int] | None = None  # the mark of an expected refusal
         if self.is_unified:  # ``progress.py`` compares the whole step with its one budget
             self.input = self.chunk = adder.rem_input_tokens
             for req, length in adder.can_run_list:
                 self.added.append((req, length))
                 self.reserved += self.rest_of(req, 0) if self.reserves == "rest" else 0
         else:
+            self.budget = self.remains()
             self.go_on()
+
+    def remains(self) -> dict[str, int]:
+        """Return the four numbers of a mark, by its attributes."""
+        return {
+            "rem_total": int(self.free - self.reserved), "cur_rem": self.free - self.taken,
+            "rem_input": self.input, "rem_chunk": self.chunk if self.has_chunks else -1,
+        }  # fmt: skip
 
     # -- tokens of memory --------------------------------------------------------------------------
 
@@ -152,19 +163,27 @@ class Pass:
 
     # -- the requests of the queue -----------------------------------------------------------------
 
+    def need_of(self, req: Request, rest: int) -> int:
+        """Return the tokens of memory that must be left for ``rest`` tokens of a request."""
+        if self.reserves == "prompt":
+            return self.paged(rest)
+        need = rest + self.new_tokens(req)
+        if self.reserves == "ratio":
+            return need + self.size
+        return self.paged(need) if self.is_unified else need
+
     def fits(self, req: Request, rest: int, lock: int) -> bool:
         """Return whether there is memory for a request with ``rest`` tokens to compute.
 
         ``lock`` tokens of its cached prefix can't be evicted any more.
         """
-        left, now = self.free - self.reserved - lock, self.free - self.taken - lock
+        need, left, now = self.need_of(req, rest), self.free - self.reserved, self.free - self.taken
         if self.reserves == "ratio":
-            return rest + self.new_tokens(req) + self.size < left
+            return need < left - lock
         if self.reserves == "prompt":
-            return self.paged(rest) <= now
-        if self.is_unified:
-            return self.paged(rest + self.new_tokens(req)) <= left
-        return rest + self.new_tokens(req) <= left and self.paged(self.cut(rest)) <= now
+            return need <= now - lock
+        is_now = self.is_unified or self.paged(self.cut(rest)) <= now - lock
+        return need <= left - lock and is_now
 
     def looked_at(self, req: Request, match: Match | None) -> None:
         """Expect the result of a look-up: the request is admitted, refused, or looked at again."""
@@ -178,6 +197,8 @@ class Pass:
         self.report_way()
         self.is_first, self.alone, self.way_for = False, None, None
         if not is_again and not self.fits(req, rest, lock):
+            need, left = self.need_of(req, rest) + lock, int(self.free - self.reserved)
+            self.due = ("NO_TOKEN", "KV memory", need, left)
             if self.leases.is_idle and not self.is_unified:
                 self.alone = req
             else:
@@ -188,6 +209,9 @@ class Pass:
         is_much = not self.has_chunks and self.paged(rest) >= self.input
         if not length or (is_later and (is_much or is_cut)):
             self.refused = req
+            self.due = ("OTHER", "a page of a chunk", self.size, max(0, self.chunk))
+            if is_later and is_much:
+                self.due = ("OTHER", "max_prefill_tokens", rest, self.input)
         else:
             self.add(req, length, hit, rest)
 
@@ -220,6 +244,19 @@ class Pass:
             self.to_preempt.remove(victim)
         self.reserved -= self.running.pop(victim, 0)
 
+    def refusal(self, rid: str, result: str, need: int, left: int, reason: str) -> None:
+        """Compare the mark of a refusal with the rule that refuses."""
+        what, spent = reason.partition(":")[0], self.remains()
+        memory = min(spent["rem_total"], spent["cur_rem"])
+        usual = {"KV memory": memory, "max_prefill_tokens": self.input, "max_running_requests": 0,
+                 "chunked_prefill_size": self.chunk}  # fmt: skip
+        due = self.due or (result, what, 1, usual.get(what, left))
+        if (result, what, need, left) != due:
+            got, wanted = (f"{it[1]} ({it[0]}): {it[2]} of {it[3]}" for it in
+                            ((result, what, need, left), due))  # fmt: skip
+            self.marked.append(f"{rid} is refused with the mark {got}, but by the rule {wanted}")
+        self.due = None
+
     def report_way(self) -> None:
         """Keep the requests that should have been preempted."""
         self.found += [
@@ -229,6 +266,8 @@ class Pass:
     def end(self) -> None:
         """Compare the result of the pass with the expected one."""
         adder, head = self.adder, self.scheduler.waiting_queue.first()
+        if self.due is not None:
+            self.marked.append(f"a refusal has no mark: {self.due}")
         self.report_way()
         if self.alone is not None:
             self.found.append(f"{self.alone.rid} is refused, but no other request holds memory")
@@ -265,6 +304,11 @@ class PassWatch:
         self.line: list[Request] | None = None  # the queue before the pass, if no request joins it
         self.misplaced = list[str]()  # against an order by the cache
         self.full_at: int | None = None  # the number of releases at the last refusal for memory
+        self.marked = list[str]()  # wrong marks, for the law *record*
+        self.reasons = set[str]()  # requests with a mark of a refusal in this decision
+        self.was_full = False
+        self.budget: dict[str, Any] = {}  # the newest mark
+        self.listen()
         prefill, cache = scheduler.prefill, scheduler.prefix_cache
         admit, match_prefix = prefill.admit, cache.match_prefix
 
@@ -273,6 +317,8 @@ class PassWatch:
         ) -> None:
             """Follow a pass, and compare it with the rules."""
             passed = self.newest = Pass(scheduler, adder)
+            if not passed.is_unified and passed.budget.items() - self.budget.items():
+                passed.marked.append(f"the budget has {self.budget}, but is {passed.budget}")
             if passed.added or passed.goes_on:
                 self.full_at = None
             elif self.line is not None:
@@ -285,6 +331,7 @@ class PassWatch:
             if passed.is_full and scheduler.config.in_force.ask_again == "left":
                 self.full_at = scheduler.leases.num_released
             step = scheduler.leases.launched_step + 1
+            self.marked += [f"the pass for step {step}: {words}" for words in passed.marked]
             self.found += [f"the pass for step {step}: {words}" for words in passed.found]
 
         def matched(req: Request) -> Match | None:
@@ -296,6 +343,65 @@ class PassWatch:
 
         prefill.admit = admitted  # type: ignore[method-assign]
         cache.match_prefix = matched  # type: ignore[method-assign]
+
+    def listen(self) -> None:
+        """Wrap what records marks."""
+        recorder = self.scheduler.prefill.recorder
+        mark = recorder.mark
+
+        def marked(name: str, **attrs: Any) -> None:
+            """Follow the marks of the queue."""
+            mark(name, **attrs)
+            if name == "refuse":
+                self.refused(**attrs)
+            elif name == "budget":
+                self.budget = attrs
+            elif name == "admit" and self.newest is not None:
+                self.admitted(attrs)
+
+        recorder.mark = marked  # type: ignore[method-assign]
+
+    def refused(self, rid: str, result: str, need: int, left: int, reason: str) -> None:
+        """Follow the mark of a refusal. Its reason has the two numbers, too."""
+        self.reasons.add(rid)
+        what, _, numbers = reason.partition(": ")
+        unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
+        if numbers != (f"needs {need} {unit}, {left} left" if need else ""):
+            self.marked.append(f"{rid} is refused for {reason!r}, but needs {need} of {left}")
+        if self.newest is not None:
+            self.newest.refusal(rid, result, need, left, reason)
+
+    def admitted(self, attrs: dict[str, Any]) -> None:
+        """Compare the mark of an admission with what the batch builder has left."""
+        assert self.newest is not None
+        adder, free = self.newest.adder, self.newest.free
+        req, length = adder.can_run_list[-1]
+        chunk = adder.rem_chunk_tokens
+        wanted = {
+            "rid": req.rid, "hit_len": req.admission.hit_len, "extend_len": length,
+            "is_chunked": length < req.extend_len,
+            "rem_total": int(free - adder.rem_total_token_offset),
+            "cur_rem": free - adder.cur_rem_token_offset,
+            "rem_input": adder.rem_input_tokens, "rem_chunk": -1 if chunk is None else chunk,
+        }  # fmt: skip
+        if wrong := wanted.items() - attrs.items():
+            name, value = min(wrong)
+            self.marked.append(f"the mark of {req.rid}'s admission has {name} {attrs[name]}, "
+                               f"but it is {value}")  # fmt: skip
+
+    def begin(self, line: list[Request]) -> None:
+        """Begin a decision with these requests in the queue."""
+        self.line, self.was_full = line, self.scheduler.prefill.batch_is_full
+        self.reasons.clear()
+
+    def without_reason(self) -> Iterator[str]:
+        """Yield the request that waits although no mark of this decision has the reason."""
+        head = self.scheduler.waiting_queue.first()
+        if head is None or self.was_full or head.rid in self.reasons:
+            return
+        if head in (self.line or ()):
+            step = self.scheduler.leases.launched_step
+            yield f"after step {step} {head.rid} waits, but no mark has the reason"
 
     def preempted(self, req: Request) -> None:
         """Follow a preemption by priority."""

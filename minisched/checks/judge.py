@@ -34,6 +34,7 @@ from .exact import find_inexact
 from .figures import Figures
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
+from .labels import Labels, find_untold, find_wrong_edges, find_wrong_labels, find_wrong_marks
 from .launches import (
     Shape,
     find_misplaced,
@@ -140,6 +141,7 @@ class Witnesses:
         self.audits = list[PrefixAudit]()  # of each scheduler's prefix cache
         self.turns = list[LoopTurns]()  # of each engine
         self.drafts = list[DraftRules]()  # of each engine
+        self.labels = list[Labels]()  # of each scheduler
         self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
@@ -180,6 +182,7 @@ class Witnesses:
         self.positions.append(positions)
         self.waste.append(waste)
         self.audits.append(PrefixAudit(engine))
+        self.labels.append(labels := Labels(engine))
         cached = Cached(engine)
         self.cached.append(cached)
         self.ids.append(Ids(engine.worker.model))
@@ -191,6 +194,7 @@ class Witnesses:
             positions.look(batch)
             waste.look(batch)
             cached.look(batch)
+            labels.look(batch)
             others = (config.beam_width - 1) * (len(batch.reqs) - batch.num_extend_reqs)
             self.shapes[batch.step] = [len(ids) for ids in batch.ids], batch.num_extend_reqs
             self.num_tokens[side, batch.step] = batch.num_tokens + others  # of the other beams
@@ -289,7 +293,8 @@ class Witnesses:
         yield "lifetime", self.device.lifetimes
         yield "touches", self.touched.check(trace, is_over)
         for law, sentence in self.progress.items():
-            yield law, [sentence]
+            if law != "record":
+                yield law, [sentence]
         for turns in self.turns:
             yield "progress", turns.found.values()
         threads = [name for name in alive() if name not in self.threads]
@@ -298,6 +303,23 @@ class Witnesses:
             yield "leak", find_held(engine)
             yield "leak", find_remains(engine, self.workload.requests)
             yield "time", find_negative(engine.metrics.ended)
+
+    def records(self) -> Laws:
+        """Yield the law ``record``, which is judged if no other one is broken.
+
+        After an injected fault, an edge may begin at an op that never ran. No beam has a token of
+        its own before the end.
+        """
+        if not (self.engines and self.device.name == "sim" and is_published(self.case.loop)):
+            return
+        steps = {(it.side, step): of for it in self.labels for step, of in it.steps.items()}
+        yield "record", [self.progress["record"]] if "record" in self.progress else []
+        yield "record", find_wrong_labels(self.trace, steps)
+        yield "record", find_wrong_marks(self.trace, self.labels)
+        if not self.workload.struck:
+            yield "record", find_wrong_edges(self.trace, steps)
+        if self.workload.config.beam_width == 1:
+            yield "record", find_untold(self.trace, self.clients.heard)
 
     def failed_steps(self) -> Iterator[str]:
         """Yield the steps that failed, although no fault was injected into them."""
@@ -335,6 +357,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     refusals = [engine.scheduler.config.refusal for engine in seen.engines[:1]]
     refused = {req.name for req in workload.requests if any(it(req) is not None for it in refusals)}
     found = [*stopped, *first_of_each(seen.laws())]
+    if not found:
+        found += first_of_each(seen.records())
     if case.runs_whole and seen.engines and not found:
         found += run_whole(case, [seen.clients.truth.get(req) for req in workload.requests])
     findings = {item.law: item for item in found}

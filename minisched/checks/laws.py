@@ -120,6 +120,9 @@ LAWS = {
     "logprobs": Law("a client gets the log-probabilities that its request would get alone",
         lambda it: any(item.name == "logprobs" for item in it.slices),
         "no client got log-probabilities", is_of_the_end=True),
+    "record": Law("each label, edge and mark of the trace fits its step (on sim)",
+        lambda it: it.device == "sim" and bool(it.slices),
+        "only sim runs at exact times", is_of_the_end=True, on_sim=True),
 }  # fmt: skip
 """Each law by its name; causes first, because any of them can cause wrong tokens.
 A missing page or position and a crash come before a race: a step that they disturb often reads

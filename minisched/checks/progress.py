@@ -154,7 +154,7 @@ class Watched:
         self.running += [req for req in now if req not in self.running]
         decision = self.decision = Decision(self, repeats)
         num_live = len(scheduler.live)
-        self.passes.line = list(decision.waiting)
+        self.passes.begin(list(decision.waiting))
         batch = decide()
         self.decision = None
         self.keep("progress", self.lost_sight_of())
@@ -164,6 +164,8 @@ class Watched:
                 f"has at most {self.depth}"
             ])  # fmt: skip
         decision.came_to(batch)
+        self.keep("record", [] if repeats else self.passes.without_reason())
+        self.keep("record", self.passes.marked)
         if len(scheduler.live) == num_live:  # otherwise an abort has changed the state
             self.keep("progress", decision.left_out())
             self.keep("progress", decision.by_formulas())

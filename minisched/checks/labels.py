@@ -1,0 +1,400 @@
+"""The labels, edges and marks of a run, compared with the steps that its engine committed.
+
+A reader believes the trace: the requests of a slice, the source of a token, the numbers of a mark.
+``Labels`` keeps the steps of one scheduler at their commit. After the run, each event that names a
+step is compared with that step:
+
+- a slice has the step's mode and requests;
+- an edge begins at the launch of its op, or at the op with the data that it uses;
+- the edge of a token begins at the step that sampled the newest token of a request;
+- a mark has the requests, rows and places of the step that it names;
+- each commit, each delivered token and each end has its mark.
+
+``admission.py`` compares the marks of the queue, and ``details.py`` those of the prefix cache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core import Lease, Output, Request, ScheduleBatch
+from ..engine.engine import Engine
+from ..trace import Mark, Slice, Trace
+from ..trace.events import ALL_TO_ALL, is_copy, is_host
+from .history import Offence, many, plural, side_of
+from .laws import tokens_in
+
+BETWEEN_STEPS = ("receive", "schedule", "output", "send")
+"""Slices that may belong to no step."""
+SENT = ("send", "transfer")
+"""Slices of one request of a step (``pd``)."""
+DRAFT_MODE = "draft extend"
+RELAY_MARKS = {
+    "pool": "future slots", "ring": "future slots", "prev_sampled": "prev sampled",
+    "token_pool": "token pool", "request_state": "request state", "chain": "lazy tokens",
+    "fill_device": "placeholder fill", "fill_host": "placeholder fill",
+}  # fmt: skip
+"""The mark of each step that is laid out, by relay."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The facts of a step at its commit, row by row."""
+
+    mode: str
+    rids: tuple[str, ...]
+    rows: tuple[int, ...]  # of the request table
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    num_tokens: int
+    unknown: Mapping[int, str]  # tokens that only the device knows: places in the flat ids, by id
+    sources: Mapping[str, int]  # by request: the newest step that sampled a token of its lease
+    taken: frozenset[str]  # requests with an input that surely has an edge
+    chunked: int | None  # the row of a prompt in chunks
+
+
+class Labels:
+    """The steps of one scheduler as they were committed, and the mark that its relay makes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.side = getattr(engine.device.recorder, "side", "")
+        self.relay_mark = RELAY_MARKS.get(engine.worker.relay.name, "")
+        config = engine.scheduler.config
+        self.has_drafts, self.has_beams = bool(config.num_draft_tokens), config.beam_width > 1
+        self.steps: dict[int, Committed] = {}
+        self.sampled: dict[Lease, int] = {}
+        self.takes_from_host = not engine.worker.relay.gives_every_input
+
+    def look(self, batch: ScheduleBatch) -> None:
+        """Keep the facts of a step."""
+        leases, rids = batch.leases, tuple(req.rid for req in batch.reqs)
+        chunked = None if batch.chunked_req is None else batch.reqs.index(batch.chunked_req)
+        flat = [(rid, it) for rid, ids in zip(rids, batch.ids, strict=True) for it in ids]
+        own = zip(rids, leases, strict=True)
+        self.steps[batch.step] = Committed(
+            batch.mode.value, rids, tuple(lease.row for lease in leases), tuple(batch.starts),
+            tuple(start + len(ids) for start, ids in zip(batch.starts, batch.ids, strict=True)),
+            len(flat),
+            {at: rid for at, (rid, token) in enumerate(flat) if token is None},
+            {rid: self.sampled[lease] for rid, lease in own if lease in self.sampled},
+            self.taken(batch),
+            chunked,
+        )  # fmt: skip
+        for at, lease in enumerate(leases):
+            if at != chunked:
+                self.sampled[lease] = batch.step
+
+    def taken(self, batch: ScheduleBatch) -> frozenset[str]:
+        """Return the requests of a step whose newest token surely comes with an edge.
+
+        Drafts are known before the layout, and the tokens of beams at the end.
+        """
+        if self.has_drafts or self.has_beams:
+            return frozenset()
+        rows = zip(batch.reqs, batch.leases, batch.ids, strict=True)
+        return frozenset(
+            req.rid for req, lease, ids in rows
+            if None in ids or (self.takes_from_host and lease in self.sampled)
+        )  # fmt: skip
+
+
+Steps = Mapping[tuple[str, int], Committed]
+"""The committed steps by side of ``pd`` and number."""
+
+
+def step_of(item: Slice, steps: Steps) -> Committed | None:
+    """Return the committed step of a slice; a transfer belongs to the prefill side."""
+    side = side_of(item.lane)[0] if item.lane != "kv transfer" else "prefill"
+    return steps.get((side, item.step))
+
+
+def words(rids: Sequence[str]) -> str:
+    """Return ids in words."""
+    return " ".join(rids) or "no request"
+
+
+# -- The labels of slices --------------------------------------------------------------------------
+
+
+def find_wrong_labels(trace: Trace, steps: Steps) -> Iterator[Offence]:
+    """Yield the slices with another step, mode or requests than those of their step."""
+    for item in trace.slices:
+        of, wrong = step_of(item, steps), ""
+        if not item.step and item.name in BETWEEN_STEPS:
+            continue
+        if of is None:
+            wrong = f"belongs to step {item.step}, which was never committed"
+        elif item.name in SENT:
+            if len(item.rids) != 1 or item.rids[0] not in of.rids:
+                wrong = f"is of {words(item.rids)}, but must be of one of {words(of.rids)}"
+        elif item.rids != of.rids:
+            wrong = f"is of {words(item.rids)}, but its step of {words(of.rids)}"
+        elif item.mode != (DRAFT_MODE if item.name == "draft" else of.mode):
+            wrong = f"has the mode {item.mode!r}, but its step {of.mode!r}"
+        if wrong:
+            story = f"{item.label} on the lane {item.lane} {wrong}"
+            yield Offence(story, (item.id,), "label", "", item.start)
+
+
+# -- Edges -----------------------------------------------------------------------------------------
+
+
+class Flow:
+    """What each op reads and writes, and the slice that launched it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.launched: dict[int, int] = {}
+        self.values: defaultdict[int, list[int]] = defaultdict(list)  # ops whose value it uses
+        self.reads: defaultdict[int, set[str]] = defaultdict(set)
+        self.writes: defaultdict[int, set[str]] = defaultdict(set)
+        for act in trace.program:
+            if act.kind == "launch":
+                self.launched[act.op] = act.during
+            elif act.kind == "write":
+                self.writes[act.op].add(act.resource)
+            elif act.kind == "read" and act.resource == "value":
+                self.values[act.op].append(int(act.at))
+            elif act.kind == "read":
+                self.reads[act.op].add(act.resource)
+
+    def uses(self, op: int, source: int) -> bool:
+        """Return whether an op uses the value of another one, or memory that it writes."""
+        return source in self.values[op] or not self.reads[op].isdisjoint(self.writes[source])
+
+    def source_of(self, op: int, before: Sequence[Slice]) -> list[int]:
+        """Return the newest op before that gives an op its input."""
+        used = [item.id for item in before if item.id < op and self.uses(op, item.id)]
+        return used[-1:]
+
+
+def find_wrong_edges(trace: Trace, steps: Steps) -> Iterator[Offence]:
+    """Yield the slices with other edges than those of their launch and their data."""
+    flow, found = Flow(trace), defaultdict[tuple[str, int], list[int]](list)
+    slices = {item.id: item for item in trace.slices}
+    for edge in trace.edges:
+        found[edge.kind, edge.dst].append(edge.src)
+    ops = defaultdict[tuple[str, int], list[Slice]](list)  # of each step, in order of their launch
+    for item in sorted(trace.slices, key=lambda item: item.id):
+        if item.step and not is_host(item.lane):
+            ops[side_of(item.lane)[0], item.step].append(item)
+    for item in trace.slices:
+        side, lane = side_of(item.lane)
+        own = ops.get((side, item.step), [])
+        uploads = [it.id for it in own if it.name == "upload"]
+        is_first = bool(own) and item is own[len(uploads)]
+        wanted: dict[str, list[int]] = {}
+        if is_copy(lane):
+            wanted["copy"] = flow.source_of(item.id, own)
+        elif item.name == "recv" or lane == ALL_TO_ALL:
+            wanted["recv"] = flow.source_of(item.id, own)
+        elif item.name == "process":
+            wanted["result"] = [it.id for it in own if it.name == "copy"]
+        elif item.name == "transfer" or is_first:
+            wanted["launch"] = [flow.launched.get(item.id, 0)]
+        if uploads and is_first:
+            wanted["upload"] = uploads
+        for kind, sources in wanted.items():
+            if (got := found.pop((kind, item.id), [])) != sources:
+                yield other_edge(slices, kind, item, got, sources)
+    for (kind, dst), got in found.items():
+        if kind != "token":
+            yield other_edge(slices, kind, slices[dst], got, [])
+    yield from find_wrong_sources(trace, steps, flow)
+
+
+def other_edge(
+    slices: Mapping[int, Slice], kind: str, item: Slice, got: list[int], wanted: list[int]
+) -> Offence:
+    """Return the offence of a slice with other edges of one kind than it should have."""
+    begins, should = (
+        " and ".join(slices[it].label for it in ids if it in slices) or "no slice"
+        for ids in (got, wanted)
+    )
+    story = f"the edge {kind!r} to {item.label} begins at {begins}, but must begin at {should}"
+    ids = [it for it in (*got, *wanted, item.id) if it in slices]
+    return Offence(story, tuple(dict.fromkeys(ids)), "label", "", item.start)
+
+
+def find_wrong_sources(trace: Trace, steps: Steps, flow: Flow) -> Iterator[Offence]:
+    """Yield edges of tokens that begin at another step or op, and slices without their edge.
+
+    A token goes from the op that stores it to the forward pass that uses it. Over the host it goes
+    from ``process`` to ``prepare``, or from a copy to a pass whose inputs the host fills.
+    """
+    slices = {item.id: item for item in trace.slices}
+    came = defaultdict[tuple[str, int], set[int]](set)  # source steps, by side and step
+    filled = {item.step for item in trace.slices if item.name == "fill"}
+    delivered = defaultdict[str, list[tuple[int, int]]](list)  # time and step, by request
+    for mark in trace.marks:
+        for rid in mark.attrs["rids"] if mark.name == "tokens" else ():
+            delivered[rid].append((mark.time, mark.attrs["step"]))
+        if mark.name == "wrong token":  # the run has the right ones, so this mark is wrong
+            rid, step = mark.attrs["rid"], mark.attrs["step"]
+            story = f"a mark has a wrong token for {rid} in step {step}, but its tokens are right"
+            yield Offence(story, (mark.attrs["reader"],), "label", rid, mark.time)
+    for edge in trace.edges:
+        if edge.kind != "token" or slices[edge.src].name == "transfer":
+            continue
+        src, dst = slices[edge.src], slices[edge.dst]
+        of = step_of(dst, steps)
+        if of is None:
+            continue
+        came[side_of(dst.lane)[0], dst.step].add(src.step)
+        wrong, newest = "", {*of.sources.values()}
+        if by_host := src.name == "process" and dst.name == "prepare":
+            told = (delivered[rid] for rid in of.rids)
+            newest = {it[bisect_left(it, (dst.start + 1, 0)) - 1][1] for it in told if it}
+        by_fill = src.name == "copy" and dst.step in filled
+        if src.step not in newest:
+            wrong = f"the newest tokens of its requests are of {plural('step', newest)}"
+        elif not (by_host or by_fill or flow.uses(dst.id, src.id)):
+            wrong = "it uses nothing that this op writes"
+        if wrong:
+            story = f"the edge of a token leads from {src.label} to {dst.label}, but {wrong}"
+            yield Offence(story, (src.id, dst.id), "label", "", dst.start)
+    for item in trace.slices:
+        of = step_of(item, steps)
+        if of is None or item.name != "forward":
+            continue
+        for rid in of.taken:
+            step = of.sources.get(rid, 0)
+            if step not in came[side_of(item.lane)[0], item.step]:
+                story = f"step {item.step} has no edge from step {step}, which sampled for {rid}"
+                yield Offence(story, (item.id,), "label", rid, item.start)
+
+
+# -- Marks -----------------------------------------------------------------------------------------
+
+
+def find_wrong_marks(trace: Trace, every: Sequence[Labels]) -> Iterator[Offence]:
+    """Yield marks with another step, requests, rows or places than the steps have; and none."""
+    seen = Counter[tuple[str, str, int]]()  # marks by side, name and step
+    steps = {(it.side, step): of for it in every for step, of in it.steps.items()}
+    for mark in trace.marks:
+        attrs = mark.attrs
+        side, step = attrs.get("side", ""), attrs.get("step", 0)
+        if not step:
+            continue
+        seen[side, mark.name, step] += 1
+        if (of := steps.get((side, step))) is None:
+            wrong = "which was never committed"
+        elif (rid := attrs.get("rid", of.rids[0])) not in of.rids:
+            wrong = f"which has no row of {rid}"
+        else:
+            before = steps.get((side, attrs.get("source", step - 1)))
+            found = {
+                name: (got, wanted)
+                for name, (got, wanted) in figures_of(mark, of, before).items()
+                if got != wanted
+            }
+            if not found:
+                continue
+            name, (got, wanted) = next(iter(found.items()))
+            wrong = f"with {name} {got} instead of {wanted}"
+        story = f"the mark {mark.name!r} is of step {step}, {wrong}"
+        yield Offence(story, (mark.during,), "label", "", mark.time)
+    for labels in every:
+        laid_out = {
+            item.step for item in trace.slices
+            if item.name == "forward" and side_of(item.lane)[0] == labels.side
+        }  # fmt: skip
+        for step in labels.steps:
+            for name in ("commit", labels.relay_mark if step in laid_out else ""):
+                if name and (count := seen[labels.side, name, step]) != 1:
+                    yield Offence(f"step {step} has {count} marks {name!r}", (), "label")
+
+
+def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str, tuple[Any, Any]]:
+    """Return attributes of a step's mark, each with its value and the expected one.
+
+    ``before`` is the step whose tokens it may take.
+    """
+    it, own = mark.attrs, tuple(of.unknown.values())
+    earlier = before.rids if before is not None else ()
+
+    def named(places: Sequence[int]) -> tuple[str, ...]:
+        """Return the requests at places in the step before."""
+        return tuple(earlier[at] if at < len(earlier) else "" for at in places)
+
+    match mark.name:
+        case "commit":
+            chunks = () if of.chunked is None else (of.rows[of.chunked],)
+            return {"rows": (it["rows"], of.rows), "chunks": (it.get("chunks", ()), chunks)}
+        case "tokens":
+            return {"rids": (tuple(rid for rid in it["rids"] if rid not in of.rids), ())}
+        case "eager launch":
+            return {"rows": (it["rows"], len(of.rids))}
+        case "future slots":
+            reads = len(own) if of.taken else len(it["reads"])
+            return {"slots": (len(it["slots"]), len(of.rids)), "reads": (len(it["reads"]), reads)}
+        case "prev sampled":
+            return {
+                "targets": (it["targets"], tuple(of.unknown)),
+                "sources": (named(it["sources"]), own),
+                "new": (it["new"], of.num_tokens - len(own)),
+            }
+        case "lazy tokens":
+            return {"places": (named([at - 1 for at in it["places"]]), own)}
+        case "placeholder fill":
+            filled = [(rid, at) for rid, at in zip(of.rids, it["rows"], strict=True) if at >= 0]
+            return {
+                "rows": (tuple(rid for rid, _ in filled), own),
+                "sources": (named([at for _, at in filled]), own),
+            }
+        case "token pool":
+            writes = tuple(-1 if at == of.chunked else end for at, end in enumerate(of.ends))
+            return {
+                "rows": (it["rows"], of.rows), "starts": (it["starts"], of.starts),
+                "ends": (it["ends"], of.ends), "writes": (it["writes"], writes),
+            }  # fmt: skip
+        case "request state":
+            return {"slots": (it["slots"], of.rows), "starts": (it["starts"], of.starts)}
+        case "wait":
+            return {"op": (it["op"] in ("forward", "sample"), True)}
+        case "ledger":
+            return {
+                "after": (it["after"] in ("schedule", "response"), True),
+                "tokens": (len(it["tokens"]), sum(it["lengths"])),
+            }
+        case "context":
+            return {
+                "lengths": (len(it["seq_lens"]), len(it["rids"])),
+                "finished": ({*it["finished"]} <= {*it["rids"]}, True),
+            }
+        case "verified":
+            return {"accepted": (0 <= it["accepted"] <= it["drafts"], True)}
+    return {}
+
+
+def find_untold(trace: Trace, heard: Mapping[Request, Sequence[Output]]) -> Iterator[str]:
+    """Yield the requests with other tokens or ends in the trace than their client received.
+
+    A request that is sent again is refused, which its first client does not hear.
+    """
+    told, ends = defaultdict[str, list[int]](list), Counter[tuple[str, str, int]]()
+    for req, outputs in heard.items():
+        tokens = tokens_in(outputs)
+        told[req.name] += tokens
+        reasons = [it.finish_reason for it in outputs if it.finish_reason and not it.namesake]
+        ends.update((req.name, reason.value, len(tokens)) for reason in reasons)
+    delivered = defaultdict[str, list[int]](list)
+    for mark in trace.marks:
+        of = mark.attrs
+        if of.get("side") == "prefill":
+            continue
+        if mark.name == "finish":
+            ends[of["rid"], of["reason"], of["outputs"]] -= 1
+        elif mark.name == "tokens":
+            for rid, token in zip(of["rids"], of["tokens"], strict=True):
+                delivered[rid].append(token)
+    for rid, tokens in told.items():
+        if (got := delivered[rid]) != tokens:
+            yield f"the marks deliver {got} to {rid}, but its client received {tokens}"
+    for (rid, reason, count), left in ends.items():
+        if left > 0 or (left < 0 and reason != "error"):
+            has = "lacks a mark" if left > 0 else "has a mark too many"
+            yield f"the trace {has}: {rid} ends ({reason}) with {many(count, 'token')}"
