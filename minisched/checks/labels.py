@@ -228,10 +228,10 @@ def find_wrong_sources(trace: Trace, steps: Steps, flow: Flow) -> Iterator[Offen
     slices = {item.id: item for item in trace.slices}
     came = defaultdict[tuple[str, int], set[int]](set)  # source steps, by side and step
     filled = {item.step for item in trace.slices if item.name == "fill"}
-    delivered = defaultdict[str, list[tuple[int, int]]](list)  # time and step, by request
+    delivered = defaultdict[str, list[tuple[int, int]]](list)  # slice and step, by request
     for mark in trace.marks:
         for rid in mark.attrs["rids"] if mark.name == "tokens" else ():
-            delivered[rid].append((mark.time, mark.attrs["step"]))
+            delivered[rid].append((mark.during, mark.attrs["step"]))
         if mark.name == "wrong token":  # the run has the right ones, so this mark is wrong
             rid, step = mark.attrs["rid"], mark.attrs["step"]
             story = f"a mark has a wrong token for {rid} in step {step}, but its tokens are right"
@@ -247,7 +247,7 @@ def find_wrong_sources(trace: Trace, steps: Steps, flow: Flow) -> Iterator[Offen
         wrong, newest = "", {*of.sources.values()}
         if by_host := src.name == "process" and dst.name == "prepare":
             told = (delivered[rid] for rid in of.rids)
-            newest = {it[bisect_left(it, (dst.start + 1, 0)) - 1][1] for it in told if it}
+            newest = {it[bisect_left(it, (dst.id, 0)) - 1][1] for it in told if it}
         by_fill = src.name == "copy" and dst.step in filled
         if src.step not in newest:
             wrong = f"the newest tokens of its requests are of {plural('step', newest)}"
