@@ -8,7 +8,8 @@ memory and tokens that are left. ``PassWatch`` observes two calls, ``PrefillMana
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isclose
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..memory import Match
 from ..policy.admission import Retract
 from ..policy.prefill_adder import PrefillAdder
 from ..scheduler import Scheduler
+from ..trace import Mark
 from .formulas import order_by_cache
 
 MOST_NEW = 4096  # SGLang: no request is expected to generate more tokens
@@ -51,6 +53,7 @@ class Pass:
         self.to_preempt = list[Request]()  # and are expected to be, yet
         self.marked = list[str]()  # wrong marks
         self.due: tuple[str, str, int, int] | None = None  # the mark of an expected refusal
+        self.budget: dict[str, int] = {}  # before any prompt
         if self.is_unified:  # ``progress.py`` compares the whole step with its one budget
             self.input = self.chunk = adder.rem_input_tokens
             for req, length in adder.can_run_list:
@@ -244,6 +247,12 @@ class Pass:
             self.to_preempt.remove(victim)
         self.reserved -= self.running.pop(victim, 0)
 
+    def judge_budget(self, marks: Sequence[Mark]) -> None:
+        """Compare the newest mark of a budget with the numbers before any prompt."""
+        budget = next((it.attrs for it in reversed(marks) if it.name == "budget"), {})
+        if self.budget.items() - budget.items():
+            self.marked.append(f"its budget is {budget}, but the rules give {self.budget}")
+
     def refusal(self, rid: str, result: str, need: int, left: int, reason: str) -> None:
         """Compare the mark of a refusal with the rule that refuses."""
         what, spent = reason.partition(":")[0], self.remains()
@@ -305,11 +314,10 @@ class PassWatch:
         self.misplaced = list[str]()  # against an order by the cache
         self.full_at: int | None = None  # the number of releases at the last refusal for memory
         self.marked = list[str]()  # wrong marks, for the law *record*
-        self.reasons = set[str]()  # requests with a mark of a refusal in this decision
         self.was_full = False
-        self.budget: dict[str, Any] = {}  # the newest mark
-        self.listen()
+        self.num_marks = 0  # recorded before this decision
         prefill, cache = scheduler.prefill, scheduler.prefix_cache
+        self.recorder = prefill.recorder
         admit, match_prefix = prefill.admit, cache.match_prefix
 
         def admitted(
@@ -317,15 +325,17 @@ class PassWatch:
         ) -> None:
             """Follow a pass, and compare it with the rules."""
             passed = self.newest = Pass(scheduler, adder)
-            if not passed.is_unified and passed.budget.items() - self.budget.items():
-                passed.marked.append(f"the budget has {self.budget}, but is {passed.budget}")
+            passed.judge_budget(self.recorder.marks[self.num_marks :])
             if passed.added or passed.goes_on:
                 self.full_at = None
             elif self.line is not None:
                 self.judge_order(self.line)
             if self.full_at == scheduler.leases.num_released:
                 passed.found.append("it looks at the queue, but no memory was released")
+            mark = self.recorder.mark
+            self.recorder.mark = partial(self.told, mark)  # type: ignore[method-assign]
             admit(waiting, adder, retract)
+            self.recorder.mark = mark  # type: ignore[method-assign]
             passed.end()
             self.newest = None
             if passed.is_full and scheduler.config.in_force.ask_again == "left":
@@ -344,37 +354,18 @@ class PassWatch:
         prefill.admit = admitted  # type: ignore[method-assign]
         cache.match_prefix = matched  # type: ignore[method-assign]
 
-    def listen(self) -> None:
-        """Wrap what records marks."""
-        recorder = self.scheduler.prefill.recorder
-        mark = recorder.mark
-
-        def marked(name: str, **attrs: Any) -> None:
-            """Follow the marks of the queue."""
-            mark(name, **attrs)
-            if name == "refuse":
-                self.refused(**attrs)
-            elif name == "budget":
-                self.budget = attrs
-            elif name == "admit" and self.newest is not None:
-                self.admitted(attrs)
-
-        recorder.mark = marked  # type: ignore[method-assign]
-
-    def refused(self, rid: str, result: str, need: int, left: int, reason: str) -> None:
-        """Follow the mark of a refusal. Its reason has the two numbers, too."""
-        self.reasons.add(rid)
-        what, _, numbers = reason.partition(": ")
-        unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
-        if numbers != (f"needs {need} {unit}, {left} left" if need else ""):
-            self.marked.append(f"{rid} is refused for {reason!r}, but needs {need} of {left}")
-        if self.newest is not None:
-            self.newest.refusal(rid, result, need, left, reason)
-
-    def admitted(self, attrs: dict[str, Any]) -> None:
-        """Compare the mark of an admission with what the batch builder has left."""
+    def told(self, mark: Callable[..., None], name: str, **attrs: Any) -> None:
+        """Record a mark during a pass, and compare it with the pass."""
+        mark(name, **attrs)
         assert self.newest is not None
-        adder, free = self.newest.adder, self.newest.free
+        if name == "refuse":
+            self.newest.refusal(**attrs)
+        elif name == "admit":
+            self.admission(self.newest, attrs)
+
+    def admission(self, passed: Pass, attrs: dict[str, Any]) -> None:
+        """Compare the mark of an admission with what the batch builder has left."""
+        adder, free = passed.adder, passed.free
         req, length = adder.can_run_list[-1]
         chunk = adder.rem_chunk_tokens
         wanted = {
@@ -392,12 +383,22 @@ class PassWatch:
     def begin(self, line: list[Request]) -> None:
         """Begin a decision with these requests in the queue."""
         self.line, self.was_full = line, self.scheduler.prefill.batch_is_full
-        self.reasons.clear()
+        self.num_marks = len(self.recorder.marks)
 
-    def without_reason(self) -> Iterator[str]:
-        """Yield the request that waits although no mark of this decision has the reason."""
+    def refusals(self) -> Iterator[str]:
+        """Yield refusals with other words than numbers, and a request that waits without one."""
+        reasons = set[object]()
+        for mark in self.recorder.marks[self.num_marks :]:
+            if mark.name != "refuse":
+                continue
+            rid, need, left = (mark.attrs[name] for name in ("rid", "need", "left"))
+            reasons.add(rid)
+            what, _, numbers = mark.attrs["reason"].partition(": ")
+            unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
+            if numbers != (f"needs {need} {unit}, {left} left" if need else ""):
+                yield f"{rid} is refused ({mark.attrs['reason']}), but needs {need} of {left}"
         head = self.scheduler.waiting_queue.first()
-        if head is None or self.was_full or head.rid in self.reasons:
+        if head is None or self.was_full or head.rid in reasons:
             return
         if head in (self.line or ()):
             step = self.scheduler.leases.launched_step

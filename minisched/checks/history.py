@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cache, wraps
 from typing import NamedTuple, TypeVar
 
 from ..record import to_text
@@ -283,6 +283,7 @@ def plural(word: str, which: Iterable[int]) -> str:
     return f"{word} {text}" if text.isdecimal() else f"{word}s {text}"
 
 
+@cache
 def side_of(resource: str) -> tuple[str, str]:
     """Return the side of ``pd`` that a resource is on ('' without sides), and its name there."""
     side, _, rest = resource.partition(" ")

@@ -53,7 +53,7 @@ class Committed:
     num_tokens: int
     unknown: Mapping[int, str]  # tokens that only the device knows: places in the flat ids, by id
     sources: Mapping[str, int]  # by request: the newest step that sampled a token of its lease
-    taken: frozenset[str]  # requests with an input that surely has an edge
+    taken: set[str]  # requests whose newest token surely comes with an edge
     chunked: int | None  # the row of a prompt in chunks
 
 
@@ -64,6 +64,7 @@ class Labels:
         self.side = getattr(engine.device.recorder, "side", "")
         self.relay_mark = RELAY_MARKS.get(engine.worker.relay.name, "")
         config = engine.scheduler.config
+        # Drafts are known before the layout, and the tokens of beams at the end.
         self.has_drafts, self.has_beams = bool(config.num_draft_tokens), config.beam_width > 1
         self.steps: dict[int, Committed] = {}
         self.sampled: dict[Lease, int] = {}
@@ -71,34 +72,26 @@ class Labels:
 
     def look(self, batch: ScheduleBatch) -> None:
         """Keep the facts of a step."""
-        leases, rids = batch.leases, tuple(req.rid for req in batch.reqs)
         chunked = None if batch.chunked_req is None else batch.reqs.index(batch.chunked_req)
-        flat = [(rid, it) for rid, ids in zip(rids, batch.ids, strict=True) for it in ids]
-        own = zip(rids, leases, strict=True)
-        self.steps[batch.step] = Committed(
-            batch.mode.value, rids, tuple(lease.row for lease in leases), tuple(batch.starts),
-            tuple(start + len(ids) for start, ids in zip(batch.starts, batch.ids, strict=True)),
-            len(flat),
-            {at: rid for at, (rid, token) in enumerate(flat) if token is None},
-            {rid: self.sampled[lease] for rid, lease in own if lease in self.sampled},
-            self.taken(batch),
-            chunked,
-        )  # fmt: skip
-        for at, lease in enumerate(leases):
-            if at != chunked:
+        ends, unknown, sources, taken = [], dict[int, str](), dict[str, int](), set[str]()
+        at, has_edges = 0, not (self.has_drafts or self.has_beams)
+        for row, (req, lease) in enumerate(zip(batch.reqs, batch.leases, strict=True)):
+            ids, rid = batch.ids[row], req.rid
+            ends.append(batch.starts[row] + len(ids))
+            is_unknown = None in ids
+            if is_unknown:
+                unknown |= {at + place: rid for place, it in enumerate(ids) if it is None}
+            if (source := self.sampled.get(lease)) is not None:
+                sources[rid] = source
+            if has_edges and (is_unknown or (self.takes_from_host and source is not None)):
+                taken.add(rid)
+            if row != chunked:
                 self.sampled[lease] = batch.step
-
-    def taken(self, batch: ScheduleBatch) -> frozenset[str]:
-        """Return the requests of a step whose newest token surely comes with an edge.
-
-        Drafts are known before the layout, and the tokens of beams at the end.
-        """
-        if self.has_drafts or self.has_beams:
-            return frozenset()
-        rows = zip(batch.reqs, batch.leases, batch.ids, strict=True)
-        return frozenset(
-            req.rid for req, lease, ids in rows
-            if None in ids or (self.takes_from_host and lease in self.sampled)
+            at += len(ids)
+        self.steps[batch.step] = Committed(
+            batch.mode.value, tuple(req.rid for req in batch.reqs),
+            tuple(lease.row for lease in batch.leases), tuple(batch.starts), tuple(ends),
+            at, unknown, sources, taken, chunked,
         )  # fmt: skip
 
 
@@ -286,15 +279,12 @@ def find_wrong_marks(trace: Trace, every: Sequence[Labels]) -> Iterator[Offence]
             wrong = f"which has no row of {rid}"
         else:
             before = steps.get((side, attrs.get("source", step - 1)))
-            found = {
-                name: (got, wanted)
-                for name, (got, wanted) in figures_of(mark, of, before).items()
-                if got != wanted
-            }
-            if not found:
+            for name, (got, wanted) in figures_of(mark, of, before).items():
+                if got != wanted:
+                    wrong = f"with {name} {got} instead of {wanted}"
+                    break
+            else:
                 continue
-            name, (got, wanted) = next(iter(found.items()))
-            wrong = f"with {name} {got} instead of {wanted}"
         story = f"the mark {mark.name!r} is of step {step}, {wrong}"
         yield Offence(story, (mark.during,), "label", "", mark.time)
     for labels in every:
@@ -329,8 +319,8 @@ def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str,
         case "eager launch":
             return {"rows": (it["rows"], len(of.rids))}
         case "future slots":
-            reads = len(own) if of.taken else len(it["reads"])
-            return {"slots": (len(it["slots"]), len(of.rids)), "reads": (len(it["reads"]), reads)}
+            reads_all = len(it["reads"]) >= len(own) or not of.taken
+            return {"slots": (len(it["slots"]), len(of.rids)), "all reads": (reads_all, True)}
         case "prev sampled":
             return {
                 "targets": (it["targets"], tuple(of.unknown)),

@@ -164,8 +164,8 @@ class Watched:
                 f"has at most {self.depth}"
             ])  # fmt: skip
         decision.came_to(batch)
-        self.keep("record", [] if repeats else self.passes.without_reason())
         self.keep("record", self.passes.marked)
+        self.keep("record", [] if repeats else self.passes.refusals())
         if len(scheduler.live) == num_live:  # otherwise an abort has changed the state
             self.keep("progress", decision.left_out())
             self.keep("progress", decision.by_formulas())
