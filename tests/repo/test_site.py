@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote, urlsplit
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import given, settings
@@ -398,6 +399,20 @@ def test_a_walk_through_the_lab(page: Page) -> None:
 def solved(name: str) -> str:
     """A cell with the solution of an exercise."""
     return f'{dedent(find(name).solution).strip()}\n\n\nlearn.check("{name}", {name})'
+
+
+def test_the_browser_gets_the_files_that_the_package_reads(tmp_path: Path) -> None:
+    """A page draws with them alone: no file of this checkout is on its path."""
+    lab.zip_package(tmp_path / "minisched.zip")
+    with ZipFile(tmp_path / "minisched.zip") as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "minisched.zip").unlink()
+    code = "from minisched import learn; print(len(learn.timing(learn.simulate('serial')).svg))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path, capture_output=True, text=True, encoding="utf-8",
+    )  # fmt: skip
+    assert done.returncode == 0 and int(done.stdout) > 1000, done.stderr
 
 
 def test_the_pages_python_needs_nothing_that_a_browser_has_not(tmp_path: Path) -> None:

@@ -49,16 +49,14 @@ def write(out: Path, node_modules: Path = NODE_MODULES) -> None:
     zip_package(folder / "minisched.zip")
 
 
-PACKED = (".py", ".js", ".css", ".html", ".gz", ".toml")
-
-
 def zip_package(archive: Path) -> None:
-    """Pack the modules for the lab and the lessons; the same files give the same bytes."""
+    """Pack the package for the lab and the lessons; the same files give the same bytes."""
     package = ROOT / "minisched"
     with ZipFile(archive, "w", ZIP_DEFLATED) as made:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package)
-            if path.suffix in PACKED and inside.parts[0] not in NOT_NEEDED:
+            is_source = path.is_file() and "__pycache__" not in inside.parts
+            if is_source and inside.parts[0] not in NOT_NEEDED:
                 entry = ZipInfo(f"minisched/{inside.as_posix()}")
                 made.writestr(entry, path.read_bytes(), ZIP_DEFLATED)
 
