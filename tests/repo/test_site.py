@@ -611,9 +611,10 @@ def page_of(path: Path) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", lessons.lessons(), ids=lambda path: path.stem)
-def test_a_lesson_draws_the_guess_and_each_exercise_is_wrong_and_then_right_in_its_page(
+def test_a_lesson_draws_the_guess_and_each_exercise_is_right_in_its_page(
     browser: Browser, cells_alone: Path, path: Path
 ) -> None:
+    """The first one is wrong before; ``test_lessons.py`` runs the start of each other one."""
     (cells_alone / f"{path.stem}.html").write_text(page_of(path), encoding="utf-8")
     with served(cells_alone) as address, watch(browser, (address, *OWN)) as page:
         page.goto(f"{address}{path.stem}.html")
@@ -631,7 +632,9 @@ def test_a_lesson_draws_the_guess_and_each_exercise_is_wrong_and_then_right_in_i
         expect(page.locator(".guess input")).to_have_value("2")
         for at, name in enumerate(names := lessons.exercises_of(path)):
             cell = page.locator(".tag_exercise").nth(at)
-            for lines, verdict in ((None, "Not yet"), (solved(name), "Right")):
+            for lines, verdict in (("", "Not yet"), (solved(name), "Right")):
+                if at and not lines:
+                    continue
                 if lines:
                     cell.get_by_role("textbox").fill(lines)
                 cell.get_by_role("button", name="Run").click()
