@@ -49,7 +49,7 @@ def search(loop: str, requests: list[Request], width: int, **config: Any) -> Run
 def test_no_law_is_broken_and_every_schedule_gives_the_output_of_a_search_alone(
     design: Variant,
 ) -> None:
-    for seed in range(many(3, 30)):
+    for seed in range(many(3, 15)):
         drawn = draw(seed)
         if not drawn.workload.config.speculative_algorithm:
             add_beams(Random(seed), drawn.workload)
