@@ -158,7 +158,7 @@ COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
     **{kind: (LOOKS[kind].fill, dark) for kind, dark in ON_DARK.items()},
 }
 LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in (0, 1))
-OVER = ("outline", "ghost", "said", "deed")  # kinds around or below the others
+OVER = ("outline", "ghost", "said", "deed", "span")  # kinds around the others
 MARK = "!"  # the character of a text for an outline
 
 

@@ -38,10 +38,10 @@ class LaneItem:
     """An item on a row, for some time.
 
     A kind in ``looks.SIGNS`` is a sign at ``start``. The kind ``outline`` is a frame around other
-    items, with ``label`` as its number. ``ghost`` marks a place that the item could have had, and
-    ``said`` is only text below it. ``label`` stands in the box where there is room, otherwise
-    ``brief``. ``about`` is one sentence for a pointer on it. An ``is_quiet`` item is grey in a
-    picture about another matter.
+    items, with ``label`` as its number; ``span`` is a bracket above them. ``ghost`` marks a place
+    that the item could have had, and ``said`` is only text below it. ``label`` stands in the box
+    where there is room, otherwise ``brief``. ``about`` is one sentence for a pointer on it. An
+    ``is_quiet`` item is grey in a picture about another matter.
     """
 
     kind: str

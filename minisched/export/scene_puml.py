@@ -99,7 +99,8 @@ def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
         """Return a time as the diagram writes it."""
         return exact(time - first.start, UNITS[unit])
 
-    yield f"caption time in {unit}"
+    zero = f", from {exact(first.start)} ms" if first.start else ""
+    yield f"caption time in {unit}{zero}"
     yield f"scale {exact(tick, UNITS[unit])} as {max(1, round(tick * scale))} pixels"
     changes: dict[int, dict[str, str]] = defaultdict(dict)  # the last entry of a time counts
     arrows: list[str] = []
@@ -113,6 +114,8 @@ def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
             yield f'rectangle "{creole(row.title)}" as {key}{number}'
             for time, what in _states(row, lanes, scale).items():
                 changes[time][f"{key}{number}"] = what
+            arrows += [f"{key}{number}@{at(one.start)} <-> @{at(one.end)} : {creole(one.label)}"
+                       for one in row.spans if one.kind == "span"]  # fmt: skip
         for link in lanes.links:
             (src, start), (dst, end) = link.src, link.dst
             colour = arrow_colour(link.kind)

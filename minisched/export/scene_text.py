@@ -30,7 +30,7 @@ COLUMNS, LEAST = 100, 40  # the default, and the narrowest legible width
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 NEAR = 6  # cells: the largest distance of a short item from its place
-SILENT = ("ghost", "said", "deed", "wall")  # kinds without a place in a row of characters
+SILENT = ("ghost", "said", "deed", "span", "wall")  # kinds without a place in a row of characters
 
 
 def to_text(scene: Scene, columns: int = COLUMNS) -> str:
@@ -94,8 +94,9 @@ class _TextSheet:
             case Lanes():
                 for row in item.rows:
                     self.lane(row.title, draw_row(row, item.start, item.end, self.cells))
-                    for deed in (one for one in row.spans if one.kind == "deed"):
-                        self.write(f"{deed.brief}: {deed.label}", " " * (self.margin + 2))
+                    for deed in (one for one in row.spans if one.kind in ("deed", "span")):
+                        words = f"{deed.brief}: {deed.label}".removeprefix(": ")
+                        self.write(words, " " * (self.margin + 2))
                 self._moments(item)
             case Curve():
                 for at, series in enumerate(item.series):

@@ -67,7 +67,7 @@ class LanesDrawing:
             y += 8 if at and row.group != before else 0
             y += 22 if self.is_narrow and row.group not in ("", before) else 0
             is_numbered = any(item.kind == "outline" and item.label for item in row.spans)
-            y += 13 if is_numbered else 0  # the number stands above its frame
+            y += 13 if is_numbered or "span" in kinds else 0  # its number or words stand above
             yield _Strip(row, y, row.group if row.group != before else "")
             before = row.group
             y += self.pitch + 10 * ("said" in kinds) + PHRASE * kinds.count("deed")
@@ -159,6 +159,9 @@ class LanesDrawing:
                 middle = self._free(x, width, y - 17, y - 1, 16, strip.numbers)
                 strip.numbers.append(middle)
                 self._disc(middle, y - 9, item.label)
+        elif item.kind == "span":
+            page.path("span", f"M{x:.1f} {y - 3}v-8h{width:.1f}v8", item.about, item.data)
+            page.beside(x, x + width, y - 6, item.label, "small warn")
         elif item.kind == "deed":
             strip.deeds += 1
             self._phrase(item, y + self.box + PHRASE * strip.deeds)

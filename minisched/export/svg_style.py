@@ -217,6 +217,7 @@ RULES: list[tuple[str, Look]] = [  # the classes that must all occur, and the lo
     ("line second", {"stroke": "$bubble", "stroke-dasharray": "5 3"}),
     ("line third", {"stroke": "$token"}),
     ("line limit", {"stroke": "$bubble", "stroke-width": "1.8", "stroke-dasharray": "6 3"}),
+    ("span", {"stroke": "$bubble", "fill": "none", "stroke-width": "1.6"}),
     ("flag", {"stroke": "$bubble", "fill": "$bubble", "stroke-width": "1.4"}),
     ("flag-head", {"fill": "$bubble", "stroke": "$paper"}),
     ("warn", {"fill": "$bubble", "font-weight": "650"}),

@@ -9,10 +9,9 @@ from ...loops.run import Run
 from ...recipes import RECIPES, Recipe
 from ...trace import Trace
 from ...trace.sides import one_side, sides
-from ..layout import make_view
 from ..looks import SHARES
 from ..pd_or_mixed import both, longest_pause, pause
-from ..runs import LEGEND, lanes_of
+from ..runs import LEGEND
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals
 from ..units import ms
@@ -37,7 +36,7 @@ def prefill_stage() -> Scene:
     }  # fmt: skip
     whole, chunked, mixed = map(pause, runs.values())
     title = f"Decodes pause {whole} for a whole prompt, {chunked} for its chunks, {mixed} if mixed"
-    return requests_of(runs, title, ["b", "long"])
+    return requests_of(runs, title, ["b", "long", "c"])
 
 
 def pd_against_mixed() -> Scene:
@@ -50,30 +49,24 @@ def pd_against_mixed() -> Scene:
 
 
 def requests_of(runs: Mapping[str, Run], title: str, rids: Sequence[str]) -> Scene:
-    """Draw some requests of each run under its name, and the devices where there are several."""
+    """Draw some requests of each run under its name, from the arrival of the first of them."""
     steps = {name: works(run.trace) for name, run in runs.items()}
-    rows = {name: [row_of(run.trace, rid, steps[name]) for rid in rids]
-            + (devices_of(run.trace) if len(sides(run.trace)) > 1 else [])
+    rows = {name: [told(run, row_of(run.trace, rid, steps[name])) for rid in rids]
             for name, run in runs.items()}  # fmt: skip
-    end = max(item.end for some in rows.values() for row in some for item in row.spans)
+    items = [item for some in rows.values() for row in some for item in row.spans]
+    start, end = min(item.start for item in items), max(item.end for item in items)
     parts = [
         Part(
             name,
             f"{len(steps[name])} steps, {ms(run.trace.end)} ms",
-            [Lanes(rows[name], end, flags=pause_flags(run))],
+            [Lanes(rows[name], end, start)],
         )
         for name, run in runs.items()
     ]
+    legend = {**{kind: LEGEND[kind] for kind in SHARES}, "transfer": "KV transfer"}
     about = next(iter(runs.values())).trace.what_ran
     about = f"{about}, simulated time; a box is a step, with a prompt's tokens"
-    return Scene(title, about, parts, {kind: LEGEND[kind] for kind in SHARES})
-
-
-def pause_flags(run: Run) -> list[LaneItem]:
-    """Return a flag where the longest pause of a request begins, and one where it ends."""
-    rid, start, end = longest_pause(run)
-    words = {start: f"a token of {rid}", end: f"{rid} paused {ms(end - start)} ms"}
-    return [LaneItem("flag", time, time, said) for time, said in words.items()] if rid else []
+    return Scene(title, about, parts, legend)
 
 
 def works(trace: Trace) -> list[StepWork]:
@@ -97,17 +90,17 @@ def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
     return LaneRow(rid, [*waits, *work], "request")
 
 
-def devices_of(trace: Trace) -> list[LaneRow]:
-    """Return the devices, with a box for each step, and the KV transfer between them."""
-    rows = list[LaneRow]()
-    for row in lanes_of(make_view(trace), trace.end).rows:
-        spans = list[LaneItem]()
-        for item in row.spans:
-            if item.kind == "sample" and spans:
-                spans[-1] = replace(spans[-1], end=item.end)
-            else:
-                spans.append(
-                    replace(item, label=item.brief if item.kind == "forward" else item.label)
-                )
-        rows.append(replace(row, spans=spans))
-    return [row for row in rows if any(of.kind in ("forward", "transfer") for of in row.spans)]
+def told(run: Run, row: LaneRow) -> LaneRow:
+    """Return a request's lane with its KV transfer after the prompt, and its pause.
+
+    The longest pause of a run is a bracket from the end of a step to the end of its next one.
+    """
+    items, (rid, since, until) = [*row.spans], longest_pause(run)
+    computed = max(item.end for item in items if item.kind == "prompt")
+    items += [LaneItem("transfer", item.start, item.end, "KV transfer", "KV")
+              for item in run.trace.on("kv transfer")
+              if row.name in item.rids and item.start >= computed]  # fmt: skip
+    if rid == row.name:  # the host reads a token some time after the end of its step
+        begin, end = (max(it.end for it in row.spans if it.end <= at) for at in (since, until))
+        items.append(LaneItem("span", begin, end, f"{rid} pauses {ms(until - since)} ms"))
+    return replace(row, spans=items)
