@@ -10,7 +10,8 @@ step is compared with that step:
 - a mark has the requests, rows and places of the step that it names;
 - each commit, each delivered token and each end has its mark.
 
-``admission.py`` compares the marks of the queue, and ``details.py`` those of the prefix cache.
+``admission.py`` compares the marks of the queue. ``details.py`` compares those of the prefix cache,
+in files alone. No law compares the reason and the outputs of a retraction, or the sizes of buffers.
 """
 
 from __future__ import annotations
