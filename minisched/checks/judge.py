@@ -303,6 +303,8 @@ class Witnesses:
             yield "leak", find_held(engine)
             yield "leak", find_remains(engine, self.workload.requests)
             yield "time", find_negative(engine.metrics.ended)
+        for engine in self.engines:
+            yield "leak", find_unguarded(engine)
 
     def records(self) -> Laws:
         """Yield the law ``record``, which is judged if no other one is broken.
@@ -337,6 +339,16 @@ def find_held(engine: Engine) -> Iterator[str]:
         self_check(engine.scheduler.leases)
     except MemoryLeak as error:
         yield str(error)
+
+
+def find_unguarded(engine: Engine) -> Iterator[str]:
+    """Yield a sentence if an idle engine does not notice that a row is lost. It loses one here."""
+    engine.scheduler.leases.open()
+    try:
+        engine.on_idle()
+        yield "a row is lost, and the idle engine does not look for leaks"
+    except MemoryLeak:
+        pass
 
 
 def alive() -> list[str]:
