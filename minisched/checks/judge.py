@@ -38,6 +38,7 @@ from .labels import Labels, find_untold, find_wrong_edges, find_wrong_labels, fi
 from .launches import (
     Shape,
     find_misplaced,
+    find_needless_copies,
     find_sent_twice,
     find_unawaited,
     find_unpinned,
@@ -134,6 +135,7 @@ class Witnesses:
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.num_tokens = dict[tuple[str, int], int]()  # by side of ``pd`` and step
         self.shapes = dict[int, Shape]()  # by step
+        self.last_rows = dict[int, set[int]]()  # by step; of requests that end by their length
         self.ids = list[Ids]()  # of each engine
         self.positions = list[Positions]()  # of each scheduler
         self.cached = list[Cached]()  # of each scheduler
@@ -197,6 +199,9 @@ class Witnesses:
             labels.look(batch)
             others = (config.beam_width - 1) * (len(batch.reqs) - batch.num_extend_reqs)
             self.shapes[batch.step] = [len(ids) for ids in batch.ids], batch.num_extend_reqs
+            self.last_rows[batch.step] = {
+                row.lease.row for row in batch.rows if row.end + 1 >= row.req.max_device_len
+            }
             self.num_tokens[side, batch.step] = batch.num_tokens + others  # of the other beams
 
         engine.scheduler.on_commit = committed
@@ -285,6 +290,8 @@ class Witnesses:
                 else:
                     num_slots = config.num_slots + config.page_size
                     yield "leak", find_unreleased_copies(trace, config.beam_width, num_slots)
+                    row_len = self.engines[0].worker.max_len
+                    yield "waste", find_needless_copies(trace, row_len, self.last_rows)
         if is_over:
             yield "crash", find_bad_steps(trace) if not self.workload.struck else ()
             yield "ownership", find_unwritten_reads(trace)

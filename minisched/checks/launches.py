@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import accumulate
 
 from ..loops.design import find_loop
@@ -107,6 +107,23 @@ def find_unreleased_copies(trace: Trace, width: int, num_slots: int) -> Iterator
                     f"slot {slot} of the KV is released {many(count, 'time')}, but its copy "
                     f"{copy} {many(released[copy], 'time')}"
                 )
+
+
+def find_needless_copies(
+    trace: Trace, row_len: int, last_rows: Mapping[int, Set[int]]
+) -> Iterator[Offence]:
+    """Yield the selections of beams that copy KV after the last token of a search.
+
+    ``last_rows`` has, by step, the rows of the table whose requests end with it by their length.
+    """
+    selects = {item.id: item for item in trace.slices if item.name == "select"}
+    for act in trace.program:
+        item = selects.get(act.op)
+        if item is None or act.resource != "page table":
+            continue
+        for row in {cell // row_len for cell in cells_of(act.at)} & last_rows[item.step]:
+            story = f"{item.label} copies the KV of row {row}, and no step reads the copies"
+            yield Offence(story, (item.id,), "copies")
 
 
 def cells_in(act: Act) -> list[tuple[str, int]]:
