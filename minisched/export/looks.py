@@ -132,12 +132,12 @@ ARROWS = {  # the meaning of each kind of edge
     "copy": "run to copy",
     "result": "copy to process",
     "token": "token to next step",
+    "stay": "token to the same row of the next step",
     "wrong": "a wrong token, from where it came",
     "upload": "prompt to token pool",
     "recv": "stage to stage",
     "transfer": "KV to the decode side",
 }
-
 
 COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
     "paper": ("#FFFFFF", "#0D1117"),
@@ -151,6 +151,7 @@ COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
     "copy": ("#00704F", "#2BC79A"),
     "result": ("#A8447B", "#E58DBE"),
     "token": ("#00558A", "#6CC0F0"),
+    "stay": ("#AFB8C1", "#5A6470"),
     "wrong": ("#B3261E", "#FF8A7A"),
     "upload": ("#8A5A00", "#F0B94A"),
     "recv": ("#5B4B9A", "#B5A6F0"),

@@ -348,8 +348,10 @@ def placeholder_fill(trace: Trace, forms: Forms, _: Engine) -> None:
     steps = {int(row["data-step"]) for row in rows}
     boxes = Counter((str(step), rid) for step in steps for rid in ran[step].rids)
     assert forms.picture.count("step", "rid", tag="rect") == boxes
-    joined = forms.picture.shapes("line", "arrow token", step="*", row="*", source="*")
+    joined = forms.picture.shapes("line", "arrow", step="*", row="*", source="*")
     for shape in joined:
+        is_moved = shape["data-row"] != shape["data-source"]
+        assert shape["class"].split()[1] == ("token" if is_moved else "stay")
         step, row, source = (int(shape[f"data-{name}"]) for name in ("step", "row", "source"))
         assert ran[step].rids[row] == ran[step - 1].rids[source]
     relayed = {item.id for item in trace.slices if item.name in ("sample", "copy")}
@@ -366,7 +368,7 @@ def prev_sampled(trace: Trace, forms: Forms, _: Engine) -> None:
     told = [mark for mark in marks(trace, "prev sampled") if mark.attrs["step"] in steps]
     sources = Counter(str(place) for mark in told for place in mark.attrs["sources"])
     assert Counter(re.findall(r"from row\s+(\d+)", table)) == sources
-    assert len(forms.picture.shapes("line", kind="arrow token", step="*")) == sources.total()
+    assert len(forms.picture.shapes("line", kind="arrow", step="*")) == sources.total()
 
 
 def request_state(trace: Trace, forms: Forms, _: Engine) -> None:

@@ -9,7 +9,6 @@ from ...loops.run import Run
 from ...recipes import RECIPES, Recipe
 from ...trace import Trace
 from ...trace.sides import one_side, sides
-from ..looks import SHARES
 from ..pd_or_mixed import both, longest_pause, pause
 from ..runs import LEGEND
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene
@@ -63,10 +62,9 @@ def requests_of(runs: Mapping[str, Run], title: str, rids: Sequence[str]) -> Sce
         )
         for name, run in runs.items()
     ]
-    legend = {**{kind: LEGEND[kind] for kind in SHARES}, "transfer": "KV transfer"}
     about = next(iter(runs.values())).trace.what_ran
     about = f"{about}, simulated time; a box is a step, with a prompt's tokens"
-    return Scene(title, about, parts, legend)
+    return Scene(title, about, parts, {**LEGEND, "transfer": "KV transfer"})
 
 
 def works(trace: Trace) -> list[StepWork]:

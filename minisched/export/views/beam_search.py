@@ -31,7 +31,7 @@ def scene(trace: Trace) -> Scene:
     places = {row: at for at, row in enumerate(row for rows in order for row in rows)}
     columns, names = {step: at for at, step in enumerate(times)}, [f"step {step}" for step in times]
     cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
-    newest, moved = dict[str, list[tuple[int, int]]](), 0  # cells of beams, by request
+    newest = dict[str, list[tuple[int, int]]]()  # cells of beams, by request
     for mark in marks:
         rid, step, is_first = word(mark, "rid"), number(mark, "step"), number(mark, "length") == 1
         rows, parents, tokens = (numbers(mark, name) for name in ("rows", "parents", "tokens"))
@@ -48,8 +48,8 @@ def scene(trace: Trace) -> Scene:
             about = f"step {step}, row {row}: {rid}, {source}, and token {token}"
             cells[at] = GridCell("ready", str(token), source, about, data=data)
             if before and not is_first:
-                links.append(LaneLink("token", before[parent], at, data=data))
-                moved += before[parent][0] != at[0]
+                kind = "stay" if before[parent][0] == at[0] else "token"
+                links.append(LaneLink(kind, before[parent], at, data=data))
         names[columns[step]] += f"\nprompt of {short_end(rid, 6)}" * is_first
     owners = {
         row: short_end(word(mark, "rid"), 6) for mark in marks for row in numbers(mark, "rows")
@@ -57,7 +57,8 @@ def scene(trace: Trace) -> Scene:
     labels = [f"row {row} ({owners[row]})" for row in places][:MOST_ROWS]
     kept = [link for link in links if max(link.src[0], link.dst[0]) < MOST_ROWS]
     beams = CellGrid(labels, names, first_rows(MOST_ROWS, cells), kept)
-    note = "in a cell: the token of a beam; below it: the row of the beam that it extends"
+    moved = sum(link.kind == "token" for link in links)
+    note = "below a token: the row of the beam that it extends; a blue arrow leads to another row"
     return Scene(
         f"{moved} of {many(len(links), 'beam')} extend a beam of another row",
         about_run(trace, shown, side_words(trace), first_of(MOST_ROWS, len(places), "row")),

@@ -28,7 +28,7 @@ LEGEND = {
 SCATTERED = {
     "prompt": "ids from the CPU: a prompt, or a token that the host has learnt",
     "decode": "-1 on the CPU: the token is in prev_sampled_token_ids",
-    "arrow token": "from the row that the token was sampled in",
+    "arrow token": "from another row",
 }
 PATHS = {"full": "full H2D", "slice": "slice copy", "scatter": "scatter_"}
 WORDS = {
@@ -79,10 +79,12 @@ def prev_sampled(trace: Trace) -> Scene:
         paths.append(PATHS.get(word(mark, "path"), word(mark, "path")))
     columns = [f"{step}\n{path}" for step, path in zip(steps, paths, strict=True)]
     stay = sum(source != KNOWN for rows in steps.values() for _, _, source in rows)
+    moved = sum(source not in (KNOWN, row) for rows in steps.values()
+                for row, (_, _, source) in enumerate(rows))  # fmt: skip
     every = many(sum(map(len, steps.values())), "row")
     note = "a column is a step, with its path; in a box is the request"
     return Scene(
-        f"A token follows its request to a new row on the device: {stay} of {every}",
+        f"{stay} of {every} take their token on the device, {moved} of them from another row",
         about_run(trace, shown, side_words(trace)),
         [Part("Rows of input_ids", note, [grid_of(steps, columns)])],
         SCATTERED,
@@ -104,8 +106,9 @@ def grid_of(steps: dict[int, list[Row]], columns: Sequence[str]) -> CellGrid:
         for row, (rid, look, source) in enumerate(rows[:MOST_ROWS]):
             data = {"step": step, "row": row, "source": source}
             if source != KNOWN and at:
+                kind = "token" if source != row else "stay"
                 ends = (min(source, MOST_ROWS - 1), at - 1), (row, at)
-                links.append(LaneLink("token", *ends, f"from row {source}", data))
+                links.append(LaneLink(kind, *ends, f"from row {source}", data))
             cells[row, at] = GridCell(look, short_end(rid, 8), data={**data, "rid": rid})
     most = min(MOST_ROWS, max(map(len, steps.values())))
     return CellGrid([f"row {row}" for row in range(most)], columns, cells, links)

@@ -47,7 +47,8 @@ def scene(trace: Trace) -> Scene:
     """Draw the tokens that each step wrote into the pool, and those that it gathered."""
     part, shown = opening(trace, MOST_STEPS)
     tenancies = tenancies_of(part)
-    looks = Counter(cell.look for tenancy in tenancies for cell in tenancy.cells.values())
+    every = [cell for tenancy in tenancies for cell in tenancy.cells.values()]
+    looks = Counter(cell.look for cell in every)
     positions = 1 + max(max(tenancy.cells) for tenancy in tenancies)
     cells = dict[tuple[int, int], GridCell]()
     for at, tenancy in enumerate(tenancies[:MOST_TENANCIES]):
@@ -57,25 +58,20 @@ def scene(trace: Trace) -> Scene:
                                               "rid": tenancy.rid, "step": cell.step}  # fmt: skip
                 data |= {"gathered": cell.gathered_by} if cell.gathered_by else {}
                 cell_of = f"row {tenancy.row}, position {position}, rid {tenancy.rid}"
-                reader = f"gathered by step {cell.gathered_by}"
-                reader = reader if cell.gathered_by else "never gathered"
-                about = f"{cell_of}: written by step {cell.step}, {reader}"
+                reader = f"by step {cell.gathered_by}" if cell.gathered_by else "never"
+                about = f"{cell_of}: written by step {cell.step}, gathered {reader}"
                 is_unread = cell.look == "sample" and not cell.gathered_by
                 look, writer = "unread" if is_unread else cell.look, str(cell.step)
                 cells[at, position] = GridCell(look, writer, "", about, data=data)
     rows = [f"row {one.row}: {short(one.rid, 8)}" for one in tenancies[:MOST_TENANCIES]]
     columns = [*map(str, range(min(positions, MOST_POSITIONS)))]
-    note = "in a cell: the step that wrote it"
+    note = "in a cell: the step that wrote it; a line for each owner of a row"
     late, count = looks["lacking"], looks["sample"] + looks["wasted"] + looks["lacking"]
-    on_device = sum(
-        cell.look == "sample" and cell.gathered_by > 0
-        for tenancy in tenancies
-        for cell in tenancy.cells.values()
-    )
+    on_device = sum(cell.look == "sample" and cell.gathered_by > 0 for cell in every)
     when = f"; {late} came late, over the next owner's prompt" if late else ""
     return Scene(
         f"The next step gathers {on_device} of {many(count, 'sampled token')} "
-        f"without the host{when}",
+        f"without the host, and {count - on_device} stay unread{when}",
         about_run(trace, shown, first_of(MOST_POSITIONS, positions, "position"),
                   first_of(MOST_TENANCIES, len(tenancies), "owner")),
         [Part("Token pool, row by position", note, [CellGrid(rows, columns, cells)])],
