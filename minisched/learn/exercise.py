@@ -33,7 +33,7 @@ from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
 from ..museum.exhibit import case
 from ..museum.patch import Edit, put_in, swapped
-from .guard import PACKAGE, Mistake, TooLong, blame, bounded, unwatched
+from .guard import MOST_OPCODES, PACKAGE, Mistake, TooLong, blame, bounded, unwatched
 from .runs import VOCAB
 
 COST = of_milliseconds(host=6, device=10, copy=1)
@@ -45,8 +45,10 @@ COST = of_milliseconds(host=6, device=10, copy=1)
 class Calls:
     """The situations in which the learner's lines were called, and the first error of theirs."""
 
+    most_opcodes: int = MOST_OPCODES  # of the learner's, in one call
     situations: set[str] = field(default_factory=set)
     raised: str = ""
+    is_endless: bool = False  # whether a call was stopped after ``most_opcodes``
     last: tuple[tuple[Any, ...], Any] | None = None  # arguments and answer of a function
     # Of a loop:
     turn: Counter[str] = field(default_factory=Counter)  # calls of each phase in this turn
@@ -70,12 +72,13 @@ class Calls:
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call what runs a learner's lines: their instructions are counted, their errors noted."""
         try:
-            with bounded():
+            with bounded(self.most_opcodes):
                 return function(*args, **options)
         except StopIteration:
             raise
         except (Exception, TooLong) as error:
             self.raised = self.raised or blame(error)
+            self.is_endless = isinstance(error, TooLong)
             raise
 
     def stop(self, words: str) -> Mistake:
@@ -249,26 +252,21 @@ class Function:
 
     def difference(self, lines: Any, solution: Callable[..., Any]) -> str:
         """Return a sentence on the smallest drawn arguments with a wrong answer, or ''."""
-        random, found = Random(0), list[tuple[int, str]]()
-        for _ in range(DRAWN if self.asked else 0):
-            args = self.asked(random)  # type: ignore[misc]
+        calls = Calls(MOST_DRAWN_OPCODES)
+
+        def wrong(*args: Any) -> str:
             right, said = solution(*deepcopy(args)), with_arguments(solution, args)
             given = deepcopy(args)
             try:
-                with bounded(MOST_DRAWN_OPCODES):
-                    answer = lines(*given)
+                answer = calls.call(lines, *given)
                 if not self.is_same(answer, right, args):
-                    said += f" it gives {short(answer)}, should give {short(right)}."
-                elif written := overwritten(solution, args, given):
-                    said += f" {written}."
-                else:
-                    continue
+                    return f"{said} it gives {short(answer)}, should give {short(right)}."
+                written = overwritten(solution, args, given)
+                return f"{said} {written}." if written else ""
             except (Exception, TooLong) as error:
-                said += f": {blame(error)}"
-                if isinstance(error, TooLong):
-                    return said
-            found.append((len(said), said))
-        return min(found, default=(0, ""))[1]
+                return f"{said}: {blame(error)}"
+
+        return shortest(wrong, self.asked, calls)
 
     def is_same(self, answer: Any, right: Any, args: tuple[Any, ...]) -> bool:
         """Return whether what counts of an answer is what counts of the right one."""
@@ -319,6 +317,11 @@ class Pure:
     draw: Callable[..., str] | None = None
     asked: Callable[[Random], tuple[Any, ...]] | None = None
 
+    def difference(self, lines: Any, solution: Callable[..., Any]) -> str:
+        """Return a sentence on the smallest drawn arguments with a wrong answer, or ''."""
+        formula, calls = replace(self, truth=solution), Calls()
+        return shortest(lambda *args: formula.wrong(lines, args, calls)[0], self.asked, calls)
+
     def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
         """Return a sentence on the answer for these arguments, or ''; and the answer."""
         names, given = self.truth or self.holds or self.call, deepcopy(args)
@@ -342,6 +345,22 @@ class Pure:
             is_right = isclose(answer, right, rel_tol=self.near, abs_tol=self.near)
             said = f"it gives {answer:.7g}, should give {right:.7g} {self.unit}"
         return "" if is_right else f"{asked} {said}.", answer
+
+
+def shortest(
+    wrong: Callable[..., str], asked: Callable[[Random], tuple[Any, ...]] | None, calls: Calls
+) -> str:
+    """Return the shortest sentence of ``wrong`` on drawn arguments: it has the smallest values.
+
+    Lines that never end would take too long for each of them, so the first such sentence is it.
+    """
+    random, found = Random(0), list[str]()
+    for _ in range(DRAWN if asked else 0):
+        said = wrong(*asked(random))  # type: ignore[misc]
+        if calls.is_endless:
+            return said
+        found += [said] if said else []
+    return min(found, key=lambda said: (len(said), said), default="")
 
 
 def is_alike(mine: Any, due: Any) -> bool:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from random import Random
 from textwrap import dedent
 from typing import Any
 from xml.etree import ElementTree
@@ -17,7 +18,15 @@ import minisched.learn.grade
 from minisched import learn
 from minisched.checks.laws import LAWS
 from minisched.learn import keep
-from minisched.learn.exercise import Exercise, Function, Loop, exercises
+from minisched.learn.exercise import (
+    DRAWN,
+    Exercise,
+    Function,
+    Loop,
+    Pure,
+    exercises,
+    with_arguments,
+)
 from minisched.learn.grade import ExerciseVerdict, grade
 from minisched.loops.design import LOOPS
 from minisched.museum.patch import function_at
@@ -264,6 +273,22 @@ def test_the_case_of_a_livelock_is_made_small() -> None:
     assert verdict.sentences[0].startswith("Step 1 was launched and never processed")
     assert verdict.sentences[1].startswith("The law: livelock.")
     assert verdict.sentences[1].endswith("at turn 0: prompt [13], max_new_tokens 1.")
+
+
+@pytest.mark.parametrize("name", ["step_time", "rides"])
+def test_of_all_wrong_draws_the_shortest_is_shown(name: str) -> None:
+    """If the lines never end, it is the first one: each of them would take as long."""
+    one = EXERCISES[name]
+    solution, hole, random = one.lines(one.solution), one.hole, Random(0)
+    assert isinstance(hole, Function | Pure) and hole.asked
+    every = [with_arguments(solution, hole.asked(random)) for _ in range(DRAWN)]
+    shortest = min(every, key=lambda said: (len(said), said))
+    parameters = one.solution.partition("(")[2].partition("\n")[0]
+    fails = one.lines(f"def {name}({parameters} return 1 / 0")
+    assert hole.difference(fails, solution).startswith(f"{shortest}: ZeroDivisionError")
+    ends_not = one.lines(f"def {name}({parameters}\n    while True: pass")
+    assert hole.difference(ends_not, solution).startswith(f"{every[0]}: Your lines go on and on")
+    assert shortest != every[0] and not hole.difference(solution, solution)
 
 
 def test_the_packages_run_of_the_same_case_is_below_a_broken_law() -> None:
