@@ -186,8 +186,9 @@ learn.show(RequestState.resolve_future, "# prepare", look_at=("sampled = ",))
 # Scheduled ahead of its tokens, a request could be computed past its end. The host cannot foresee a
 # stop token, but it can count a *length*. `computed` tokens are computed or in flight,
 # `placeholders` of its output tokens are not known yet, and `length` is its prompt and all tokens
-# that it may have. Is its last token already on its way, so that the next step must leave it out? (You
-# may find that you do not need all three numbers.)
+# that it may have. Is its last token already on its way, so that the next step must leave it out? (A
+# request that was computed past its end is left out as well. You may find that you do not need all
+# three numbers.)
 
 
 # %% tags=["exercise"]

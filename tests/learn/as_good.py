@@ -621,6 +621,8 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "if length + 0 == 1: return ...",
             "if computed + 0 == length + 0: return ...",
             "if computed + 0 > length + 0: return ...",
+            "if placeholders + 0 > length + 0: return ...",
+            "if placeholders + 0 == length + 0: return ...",
         ),
     },
     "batch_queue_loop": {

@@ -113,8 +113,9 @@ def left_out(lines: Any, req: Request) -> bool:
 
 def lengths(random: Random) -> tuple[int, int, int]:
     """A request with tokens in flight, perhaps past its end; with none, it lacks at least two."""
-    computed, placeholders = random.randint(0, 9), random.randint(0, 3)
-    computed += 990 * is_large(random)
+    placeholders = random.randint(0, 3)
+    least = max(2, placeholders) if placeholders else 0  # each unknown token is of a computed one
+    computed = random.randint(least, 9) + 990 * is_large(random)
     return computed, placeholders, computed + random.randint(-1 if placeholders else 2, 5)
 
 

@@ -214,7 +214,7 @@ def clocks_of(program: list[Step]) -> list[dict[str, int]]:
 
 def with_clocks() -> Iterator[tuple[list[Step], list[dict[str, int]]]]:
     """Each program with the right clocks; those with a race also up to the first one."""
-    for program in (*TOUCHING, *PAIRS, *drawn_programs(), *programs()):
+    for program in (*TOUCHING, *PAIRS, *three_touches(), *drawn_programs(), *programs()):
         clocks = clocks_of(program)
         if races := races_in(program, clocks):
             end = min(j for _, j in races) + 1
@@ -320,6 +320,27 @@ PAIRS: list[list[Step]] = [
     for cells, others in (((1, 2), (2, 3)), ((2, 3), (1, 2)))
 ]
 """Two touches of each kind: the cell that both have is the first of one, and the last of one."""
+
+
+def three_touches() -> Iterator[list[Step]]:
+    """Yield programs in which two ops, or an op and the host, touch a cell before the host does.
+
+    The copy or the host may wait for an op. So the last touch of a cell may be in order, and an
+    earlier one of another lane not.
+    """
+    cell = ("kv", (1,))
+    for kinds in product(TOUCHES, repeat=3):
+        first: list[Step] = [
+            ("host", "launch", 1), ("host", "launch", 2),
+            ("forward", "begin", 1), ("forward", kinds[0], cell), ("forward", "end", 1),
+        ]  # fmt: skip
+        yield [*first, ("host", kinds[1], cell), ("host", kinds[2], cell)]
+        for copy_waits, waits in product(((), (1,)), ((), (1,), (2,), (1, 2))):
+            yield [
+                *first, *(("copy", "wait", op) for op in copy_waits),
+                ("copy", "begin", 2), ("copy", kinds[1], cell), ("copy", "end", 2),
+                *(("host", "wait", op) for op in waits), ("host", kinds[2], cell),
+            ]  # fmt: skip
 
 
 def conflicts(program: list[Step], i: int, j: int) -> bool:
