@@ -161,8 +161,7 @@ def finding_of(strip: Strip) -> str:
         return f"{len(devices)} steps run at one moment, one in each stage"
     after = [one.step for gap in view.bubbles for one in strip.of("run") if one.start >= gap.end]
     if ahead and after and len(gaps) == 1 < steps:  # a measured run may end with its gap
-        late = after[0]
-        order = f"step {late} is planned after step {late - 1} is read"
+        order = f"step {after[0]} is planned after step {after[0] - 1} is read"
         return f"{loop}: {order}, so the device idles {ms(gaps[0])} ms"
     if ahead and gaps:
         return f"{ahead}; the device idles {ms(sum(gaps) // steps)} ms"
@@ -344,6 +343,9 @@ class Strip:
             spans = rows.setdefault(self.rids[step], [])
             spans.append(replace(box, label=f"step {step} in flight"))
         for rids, spans in sorted(rows.items()):
+            ends = [item.end for item in spans if item.end < view.duration]
+            for start, end in [*pairwise(ends)][:1]:
+                spans.append(LaneItem("span", start, end, f"{ms(end - start)} ms"))
             yield LaneRow(f"batch {', '.join(rids)}", spans)
 
     def lanes(self, length: int) -> Lanes:

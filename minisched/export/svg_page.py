@@ -33,13 +33,14 @@ def escape(words: str) -> str:
 
 
 def cut(words: str, room: float, size: float = 11) -> str:
-    """Return the part of a text that fits; empty if that is less than two characters."""
+    """Return the part of a text that fits, up to a whole number; empty if that is too short."""
     if width_of(words, size) <= room:
         return words
     most = len(words)
     while most and width_of(words[:most] + "…", size) > room:
         most -= 1
-    return words[:most] + "…" if most else ""
+    kept = words[:most].rstrip("0123456789" if words[most].isdigit() else "")
+    return kept + "…" if kept else ""
 
 
 TICK = 24  # pixels: the least room of a number on an axis

@@ -138,7 +138,7 @@ def radix_cache(trace: Trace, forms: Forms, _: Engine) -> None:
 def test_who_points_at_a_locked_node_reads_all_its_holders() -> None:
     stay = Stay("node 2", "protected", label="1 2", parent="root", size=3)
     box = box_of(stay, "protected", {*"dbca"}, False, 1)
-    assert box.lines == ("1 2", "3 pages: a, b +2")
+    assert box.lines == ("1 2", "3 pages, locked by a, b +2")
     assert box.about == "1 2; 3 pages: a, b, c, d"
 
 

@@ -74,8 +74,7 @@ def evictions_of(scene: Scene) -> Scene:
         for show in part.shows
         if isinstance(show, NodeTree) and any(node.kind == "evicted" for node in show.nodes)
     ]
-    legend = {"protected": "a running request has locked it", "changed": "changed just now"}
-    return replace(scene, parts=parts, legend=legend)
+    return replace(scene, parts=parts, legend={"changed": "changed just now"})
 
 
 def changes_of(trace: Trace) -> dict[int, list[Mark]]:
@@ -125,7 +124,7 @@ def box_of(stay: Stay, kind: str, lockers: set[str], is_touched: bool, tree: int
     tokens, pages = stay.label.rpartition('" ')[2], many(stay.size, "page")
     holders = sorted(lockers) if kind == "protected" else []
     who = ", ".join(holders[:2]) + f" +{len(holders) - 2}" * (len(holders) > 2)
-    line = f"{pages}: {who}" if holders else f"{pages}, {kind}"
+    line = f"{pages}, locked by {who}" if holders else f"{pages}, {kind}"
     whole = f"{pages}: {', '.join(holders)}" if holders else line
     data: Data = {"parent": parent, "pages": stay.size, "state": kind, "tree": tree}
     return TreeBox(at, parent, kind, (tokens, line), f"{tokens}; {whole}", is_touched, data)
