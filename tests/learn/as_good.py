@@ -1,6 +1,6 @@
 """Mutants of a solution that are as good: by exercise, and by the reason.
 
-A mutant is named by its lines that differ. An exercise that is not here is not mutated yet.
+A mutant is named by its lines that differ.
 """
 
 from __future__ import annotations
@@ -357,6 +357,18 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
         "a prompt is a whole number of chunks; a negative number is below 1": (
             "read = -(-(-(-prompt) // chunk)) * base + per_token * prompt",
             "read = -(min(1, -prompt // chunk)) * base + per_token * prompt",
+        ),
+    },
+    "chunk_size": {
+        "every rule with enough points is right": (
+            "return (48 + 8 * waiting + 1)",
+            "return (48 + 8 * waiting - 1)",
+            "return 48 + (8 * waiting + 1)",
+            "return 48 + (8 * waiting - 1)",
+            "return 48 + 8 * (waiting + 1)",
+            "return 48 + 8 * (waiting // 2 * 2)",
+            "return 48 + 9 * waiting",
+            "return 49 + 8 * waiting",
         ),
     },
     "bubble": {

@@ -1,4 +1,4 @@
-"""Answers that are wrong, each with words of its verdict; and mutants that are as good."""
+"""Answers that are wrong, each with words of its verdict."""
 
 from __future__ import annotations
 
@@ -402,6 +402,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("48 + 8 * waiting", "128", "Needed: at least 280 points."),
         ("48 + 8 * waiting", "64", "On a second workload, prompts at once:"),
         ("48 + 8 * waiting", "0", "must be a whole number of at least 1"),
+        ("48 + 8 * waiting", "1", "Needed: a makespan of at most 1029.1 ms."),
     ),
     "bubble": (
         (" + rest_ms", "", "rest_ms 4 it gives"),
@@ -654,8 +655,3 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "    engine.postprocess(last, engine.wait(last))\n", "in the serial loop"),
     ),
 }  # fmt: skip
-
-SURVIVORS: dict[str, tuple[str, ...]] = {
-    "chunk_size": ("return 49 + 8 * waiting", "return 48 + 9 * waiting"),
-}
-"""The first line that differs of each mutant of a solution that is right as well."""

@@ -181,6 +181,10 @@ def package_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minisched.learn.grade, "package_verdict", once)
 
 
+def test_the_table_has_each_exercise() -> None:
+    assert AS_GOOD.keys() == EXERCISES.keys()
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("package_runs_are_kept")
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
