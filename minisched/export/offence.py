@@ -109,7 +109,7 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         if is_host(second.lane) and not is_host(first.lane):  # a host keeps its own order
             row, late, begin = rows[0], first, second.start
         other = view.clip(begin, begin + late.duration)
-        red[row].append(LaneItem("ghost", *other, about=LEGEND["ghost"]))
+        red[row].append(LaneItem("ghost", *other, f"or {late.label} here", "or here"))
     involved = {row for link in links for row in (link.src[0], link.dst[0])}
     shown = [
         row

@@ -94,9 +94,8 @@ class _TextSheet:
             case Lanes():
                 for row in item.rows:
                     self.lane(row.title, draw_row(row, item.start, item.end, self.cells))
-                    for deed in (one for one in row.spans if one.kind in ("deed", "span")):
-                        words = f"{deed.brief}: {deed.label}".removeprefix(": ")
-                        self.write(words, " " * (self.margin + 2))
+                    for it in (one for one in row.spans if one.kind in ("deed", "span")):
+                        self.write(f"{it.brief}: {it.label}".lstrip(": "), " " * (self.margin + 2))
                 self._moments(item)
             case Curve():
                 for at, series in enumerate(item.series):

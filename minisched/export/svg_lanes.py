@@ -151,6 +151,7 @@ class LanesDrawing:
         width = max(3, self.x.at(item.end) - x)
         if item.kind == "ghost":
             page.rect("ghost", x, y + 1, width, self.box - 2, item.about)
+            self._name_beside(item, strip)
         elif item.kind == "outline":
             if item.end == item.start:  # around a sign
                 x, width = x - 6, 12
