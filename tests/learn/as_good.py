@@ -635,6 +635,7 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "if computed + 0 > length + 0: return ...",
             "if placeholders + 0 > length + 0: return ...",
             "if placeholders + 0 == length + 0: return ...",
+            "if computed + 0 < placeholders + 0: return ...",
         ),
     },
     "batch_queue_loop": {

@@ -323,7 +323,7 @@ PAIRS: list[list[Step]] = [
 
 
 def three_touches() -> Iterator[list[Step]]:
-    """Yield programs in which two ops, or an op and the host, touch a cell before the host does.
+    """Yield programs with two touches of a cell, of ops or of the host, before one of the host.
 
     The copy or the host may wait for an op. So the last touch of a cell may be in order, and an
     earlier one of another lane not.
@@ -335,6 +335,7 @@ def three_touches() -> Iterator[list[Step]]:
             ("forward", "begin", 1), ("forward", kinds[0], cell), ("forward", "end", 1),
         ]  # fmt: skip
         yield [*first, ("host", kinds[1], cell), ("host", kinds[2], cell)]
+        yield [*first[:4], ("forward", kinds[1], cell), first[4], ("host", kinds[2], cell)]
         for copy_waits, waits in product(((), (1,)), ((), (1,), (2,), (1, 2))):
             yield [
                 *first, *(("copy", "wait", op) for op in copy_waits),

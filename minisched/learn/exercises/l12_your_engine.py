@@ -110,6 +110,7 @@ SMALL: tuple[list[Op], ...] = (
     [("forward", 0, 20), ("copy", 10, 30)],
     [("forward", 0, 30), ("copy", 10, 20), ("forward", 40, 50)],
     [("copy", 25, 30), ("forward", 5, 10), ("forward", 10, 15)],
+    [("copy", 0, 10), ("copy", 0, 10), ("forward", 20, 30)],
 )
 
 
@@ -118,10 +119,15 @@ def ops_of_devices() -> Iterator[tuple[list[Op]]]:
     random = Random(0)
     drawn: list[list[Op]] = [
         [
-            (random.choice(("forward", "copy")), start, start + random.randint(1, 9))
+            (
+                random.choice(("forward", "copy", "copy 2")),
+                start,
+                start + random.randint(1, longest),
+            )
             for start in (random.randrange(60) for _ in range(8))
+            for longest in (random.choice((9, 9, 9, 60)),)  # some ops hide several others
         ]
-        for _ in range(20)
+        for _ in range(40)
     ]
     every: list[list[Op]] = [*SMALL, *drawn]
     for ops in every + [device_ops(trace) for trace in readable_profiles()]:
