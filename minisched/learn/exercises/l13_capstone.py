@@ -25,6 +25,7 @@ from ..exercise import COST, Calls, Exercise, Loop, Workloads
 from ..guard import Mistake
 from ..runs import VOCAB
 from .l01_bubble import idle_only_without_work, no_busy_turn
+from .l10_must_wait import PENALTY, RULE
 
 # -- What a learner's scheduler sees of the engine, and how its plan becomes a step ----------------
 
@@ -106,6 +107,15 @@ LONG = plain_memory(
          chunked_prefill_size=64, cost=COST)
 )  # fmt: skip
 """A long prompt, a long answer, and large pages and chunks."""
+
+WITH_RULE, WITH_PENALTY = (
+    plain_memory(
+        case("a: 7 7 11 2 -> 12; b at 1: 3 -> 12", "overlap", kv=64, rows=3, vocab_size=128,
+             cost=COST, wishes=wishes)
+    )
+    for wishes in (RULE, PENALTY)
+)  # fmt: skip
+"""Each sampling waits for the token before, while the next forward pass need not."""
 
 
 def small_case(seed: int, is_tight: bool) -> Case:
@@ -355,7 +365,7 @@ EXERCISES = (
             levels=LEVELS, seeds=22, change=plain_memory,
             first={
                 "tight": (HALF_A_PAGE, ONE_TOO_MANY, *(small_case(n, True) for n in range(20))),
-                "time": (TOGETHER, MORE_THAN_A_CHUNK, MANY_AT_A_TIME, LONG,
+                "time": (TOGETHER, MORE_THAN_A_CHUNK, WITH_RULE, WITH_PENALTY, MANY_AT_A_TIME, LONG,
                          *(small_case(n, False) for n in range(10))),
             },
         ),
