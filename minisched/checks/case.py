@@ -304,7 +304,7 @@ def fewer_requests(workload: Workload) -> Iterator[dict[str, Any]]:
     kept = [range(middle), range(middle, count)] if count > 2 else []
     for places in [*kept, *(put(range(count), at) for at in range(count if count > 1 else 0))]:
         requests = [workload.requests[at] for at in places]
-        rids = {req.rid for req in requests}
+        rids = {req.name for req in requests}
         yield {
             "requests": requests,
             "arrivals": [workload.arrivals[at] for at in places],

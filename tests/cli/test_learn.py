@@ -76,6 +76,12 @@ def kept_capstone(folder: Path) -> Path:
     return mine
 
 
+def test_a_kept_capstone_holds_the_laws_for_requests_of_any_form(cli: Any, tmp_path: Path) -> None:
+    """Seed 192 draws a request with a list as its id."""
+    line = f"check --loop {kept_capstone(tmp_path)} --workloads 1 --seed 192"
+    assert "No law broke in 1 case" in cli(line)[1]
+
+
 def same_tokens(cli: Any, line: str) -> bool:
     """Whether the learner's loop gave every request the tokens of the serial one."""
     code, out, err = cli(f"{line} --json")

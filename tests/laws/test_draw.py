@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checking import try_workloads
-from minisched.checks.case import FAILURES, Failure, case_text, shrink
+from minisched.checks.case import FAILURES, Failure, case_text, shrink, simpler
 from minisched.checks.draw import (
     CASES_EACH,
     CHANGES,
@@ -179,6 +179,12 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
 # -- steps that fail -------------------------------------------------------------------------------
 
 OF_ONE_LOOP = {"transfer fails": "pd", "another op fails": "two_batch"}  # with few wasted rows
+
+
+def test_each_case_has_simpler_ones_whatever_its_requests_are() -> None:
+    cases = [case_of(seed, "overlap") for seed in range(180, many(200, 600))]
+    forms = {type(req.rid) for case in cases for req in case.workload.requests}
+    assert list in forms and all([*simpler(case)] for case in cases)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAILURES if kind != POSTPROCESS])

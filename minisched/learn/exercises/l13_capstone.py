@@ -170,7 +170,7 @@ class OwnScheduler(Scheduler):
         reqs, before = list(reqs), set(self.live)
         super().receive(reqs)
         for req in reqs:
-            if req.rid in self.live.keys() - before and self.live[req.rid] is req:
+            if req.name in self.live.keys() - before and self.live[req.name] is req:
                 self.calls.call(self.own.receive, req)
 
     def _finish(
