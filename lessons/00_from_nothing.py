@@ -83,7 +83,8 @@ learn.timing(serial, whole=True, guess_ms=guess)
 #   been launched and every job before it is done; it takes `ms`. Call `fn()` for its value, in the
 #   order of the launches (`launch` may call it: only the time is simulated), and return something by
 #   which `wait` knows the job.
-# - `wait(op)`: the host stands still until that job is done, and gets its value.
+# - `wait(op)`: the host stands still until that job is done, and gets its value. It may wait for the
+#   same job again: then the job is done, and the value is the same.
 #
 # As it stands, the device has no queue: the host does nothing while a job runs.
 

@@ -127,7 +127,9 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 #
 # Say at how many slots the ring may wrap, so that no unread token is ever overwritten, if at most
 # `max_running_requests` run at a time, each with at most `context_len` tokens, in chunks of
-# `chunk`; and no more than about twice what is needed. As it stands, this is what SGLang had at
+# `chunk`; and no more than twice what is needed. (You need not count exactly: you may count the
+# request itself with those in front of it, and add up to four slots for each. That is never too
+# many.) As it stands, this is what SGLang had at
 # first ([#10715](https://github.com/sgl-project/sglang/pull/10715), `FutureMap`). Run it, and look at
 # what is red: there one request's token is taken by another's. (In the runs `context_len` is 19.)
 

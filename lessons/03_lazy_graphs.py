@@ -87,8 +87,9 @@ learn.bars(times, "ms", row=guess, title="Only the line that wants the number wa
 # be lazy itself!), which takes the host 1 ms (*prepare* in the picture); `async_eval(y)` hands it
 # over; `y.item()` reads it; `host_work(token)` is what the host does with a finished token
 # (*process*). As it stands everything is right, and the device idles while the host works. Change
-# the order, so that a step is always with the device. Don't hand over more than `count`,
-# which is at least 1.
+# the order, so that a step is always with the device. Don't hand over more than `count` steps
+# (it is at least 1). It is no mistake to build a graph more that is never handed over, or to hand
+# the same graph over twice.
 #
 # The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw.
 # `learn.hint("generate")` helps.

@@ -162,7 +162,8 @@ learn.check("fits", fits)
 # Some of what waits asks about a document that has just been read, so its KV is still in memory
 # (**cached**). But memory is small: other prompts push it out. Of each who waits you know `rid`,
 # `prompt_len` and `cached_len` (`one.cached_len`). Give all of them back in an order in which as
-# few tokens as possible are computed. As it stands: first come, first served.
+# few tokens as possible are computed. Those with as many cached tokens as each other keep their
+# order: they stand in `waiting` as they came. As it stands: first come, first served.
 
 
 # %% tags=["exercise"]

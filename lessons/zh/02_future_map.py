@@ -112,7 +112,8 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 # token 已经就绪的请求，可能要等一整队的块，才轮到它的下一步，而环一直在转。
 #
 # 说出环可以在多少个槽位处回绕，使未读的 token 永远不被覆盖：最多 `max_running_requests` 个请求同时运行，每个最多 `context_len` 个
-# token，块的大小是 `chunk`；并且不超过所需的两倍左右。目前的代码是 SGLang 最初的做法
+# token，块的大小是 `chunk`；并且不超过所需的两倍。（不必数得精确：可以把这个请求自己也算作排在前面的请求，再为每个请求加上最多四个槽位；这
+# 从不算太多。）目前的代码是 SGLang 最初的做法
 # （[#10715](https://github.com/sgl-project/sglang/pull/10715)，`FutureMap`）。运行它，看看红色的部分：那里一个请求的 token
 # 被另一个请求拿走了。（在这些运行里 `context_len` 是 19。）
 

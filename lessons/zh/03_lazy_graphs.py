@@ -80,6 +80,7 @@ learn.bars(times, "ms", row=guess, title="Only the line that wants the number wa
 # 一个接一个地写 token。`step(y)` 构建 `y` 之后那个 token 的图（`y` 自己也可以是惰性的！），主机为此用 1 ms（图里的 *prepare*）；
 # `async_eval(y)` 交出它；`y.item()` 读取它；`host_work(token)` 是主机对一个完成的 token 做的事（*process*）。目前一切都正确，
 # 但是主机工作时设备空闲。改变顺序，使设备那里总有一步。交出的步不要多于 `count`（至少为 1）。
+# 多构建一个从不交出的图，或者把同一个图交出两次，都不算错。
 #
 # 检查器用虚拟时钟和 MLX 的调用运行你的代码，并画出它看到的。`learn.hint("generate")` 有帮助。
 

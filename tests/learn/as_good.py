@@ -89,12 +89,11 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "if context_len + 0 == 0: return ...",
             "if chunk + 0 == 0: return ...",
         ),
-        "it lies between what is needed and twice the formula, which the text allows": (
+        "it lies between what is needed and what the text allows": (
             "return max_running_requests * (4 + ceil(context_len / chunk))",
             "return max_running_requests * (0 + ceil(context_len / chunk))",
             "return (max_running_requests * (3 + ceil(context_len / chunk)) + 1)",
             "return (max_running_requests * (3 + ceil(context_len / chunk)) - 1)",
-            "return (max_running_requests + 1) * (3 + ceil(context_len / chunk))",
             "return max_running_requests * ((3 + ceil(context_len / chunk) + 1))",
             "return max_running_requests * ((3 + ceil(context_len / chunk) - 1))",
             "return max_running_requests * (3 + (ceil(context_len / chunk) + 1))",
@@ -161,9 +160,6 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
             "return sorted(waiting, key=lambda one: -(one.cached_len + 1))",
             "return sorted(waiting, key=lambda one: -(one.cached_len - 1))",
         ),
-        "requests with as many cached tokens may change places": (
-            "return sorted(waiting[::-1], key=lambda one: -one.cached_len)",
-        ),
     },
     "decodes_first": {
         "every rule with enough points is right: no prompt runs where chunks are 1 or more": (
@@ -180,11 +176,10 @@ AS_GOOD: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "shared_pages": {
-        "the tree has found the edge by its first page, which has a token": (
+        "an edge has a page, a prompt and a page have a token": (
             "if len(edge) == 0: return ...",
             "if len(tokens) == 0: return ...",
             "if page_size + 0 == 0: return ...",
-            "same = 1",
         ),
         "the length is the same": (
             "while same < len(sorted(edge)) and same < len(tokens) and edge[same] == tokens[same]:",

@@ -11,6 +11,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("max(self.now, self.free_at)", "self.free_at", "should be at"),
         ("self.now = max(self.now, end)", "self.now = end", "should be at 16"),
         ("return value", "return op", "the wait gave"),
+        ("    start =", "    if not ms:\n            return fn(), self.now\n        start =",
+         "wait for job 1` the host's clock is at 0 ms"),
         ("return fn(), self.free_at", "return fn, self.free_at", "the wait gave"),
         ("", "class Device:\n"
          "    def __init__(self):\n"
@@ -145,6 +147,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "losing_costs": (
         ('"host_ms": 1', '"host_ms": -1', "host_ms is -1, but it must be"),
         ('"new_tokens": 3', '"new_tokens": 99', "must be at most 30"),
+        ('"new_tokens": 3', '"new_tokens": 2.5', "must be a whole number"),
+        ('"copy_ms": 1', '"requests": 2', "`requests` is none of host_ms"),
         ('"host_ms": 1', '"host_ms": 20', "overlap wins"),
         ("", "def losing_costs():\n"
          "    return dict(host_ms=0, device_ms=0, copy_ms=0, new_tokens=1)",
@@ -162,6 +166,10 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "reads future slot 1 for r1, which belongs to step 2 for r2"),
         ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
         ("slots, (", "(", "must give two things"),
+        ("return slots, (future_ct + num_reqs) % limit",
+         "slots = [1 + (slot - 1) % limit for slot in slots]\n"
+         "    return slots, slots[-1] if slots[-1] >= slots[0] else 0",
+         "a counter of 0 makes the next batch"),
         ("(future_ct + num_reqs)", "(future_ct + num_reqs + 1)", "skip slots"),
         ("    slots =", "    if future_ct + num_reqs > limit:\n        future_ct = 1\n    slots =",
          "slots stand in turn"),
@@ -176,6 +184,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "limit": (
         ("", "def limit(m, n, c):\n    return 9 * m", "may stand in front"),
         ("max_running_requests * (3 + ceil(context_len / chunk))", "10**9", "memory is dear"),
+        ("return max", "return 2 * max", "gives 88, but at most 46"),
         ("max_running_requests * (3 +", "3 * max_running_requests + (", "is lapped"),
     ),
     "generate": (
@@ -266,6 +275,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "order": (
         ("-one.cached_len", "one.cached_len", "the number of prompt tokens computed is "),
+        ("-one.cached_len", "(-one.cached_len, one.prompt_len)", "should give"),
         ("-one.cached_len", "one.prompt_len", "the number of prompt tokens computed is "),
         ("-one.cached_len", "-one.prompt_len", "should give"),
         ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[:1]",
@@ -292,6 +302,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("return same // page_size",
          "return sum(a == b for a, b in zip(edge, tokens)) // page_size", "reads it as its token"),
         ("return same // page_size", "return min(same // page_size, 8)", "it gives 8, should give"),
+        ("same // page_size", "max(1, same // page_size)", "it gives 1, should give 0"),
+        ("same = 0", "same = 1", "it gives 1, should give 0"),
     ),
     "to_lock": (
         ("return path", "return path[:1]", "has 0 locks"),
@@ -316,6 +328,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ("return min(free, key=lambda leaf: leaf.last_used)", "return None",
          "which is not one of the leaves"),
         ("min(free", "min(free[:4]", "should give"),
+        ("leaf.last_used", "leaf.last_used or 10**9", "should give"),
         ("min(free", "min(free[:128]", "should give"),
     ),
     "pages_short": (

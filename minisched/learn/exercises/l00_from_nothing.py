@@ -191,6 +191,7 @@ SCRIPTS: tuple[Script, ...] = (
     (("equal", 10), ("equal", 5), ("wait", 0), ("wait", 1)),
     (("equal", 0), ("wait", 0)),
     (("launch", 10), ("launch", 0), ("wait", 0), ("wait", 1)),
+    (("launch", 10), ("launch", 0), ("wait", 1)),
     (("again", 10), ("again", 10), ("wait", 0), ("wait", 1)),
     (("launch", 10), ("launch", 5), ("wait", 1), ("wait", 0)),
 )
@@ -200,7 +201,7 @@ def scripts() -> Iterator[tuple[Script]]:
     """Some by hand, random ones, and the one of the picture."""
     yield from zip(SCRIPTS[:-1])
     random = Random(0)
-    for size in range(2, 40):
+    for size in sorted([*range(2, 40)] * 3):
         lines, launched = list[tuple[str, float]](), 0
         for _ in range(2 + size // 4):
             kinds = ("work", "launch", "equal", "wait", "wait") if launched else ("work", "launch")

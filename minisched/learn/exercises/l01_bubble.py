@@ -99,6 +99,8 @@ def steady_picture(said: Any, host: int, device: int, copy: int, in_flight: int)
 
 # -- Where overlap loses ---------------------------------------------------------------------------
 
+NAMES = ("host_ms", "device_ms", "copy_ms", "new_tokens")
+
 
 def both(costs: Any) -> list[Run]:
     """Serial and overlap with these costs, for one request that a stop token ends.
@@ -108,7 +110,12 @@ def both(costs: Any) -> list[Run]:
     """
     if not isinstance(costs, dict):
         raise ValueError(f"losing_costs gave {costs!r}, but it must give a dict of costs.")
-    if (count := costs.get("new_tokens", 0)) > 30:
+    for name in costs:
+        if name not in NAMES:
+            raise ValueError(f"`{name}` is none of {', '.join(NAMES)}.")
+    if not isinstance(count := costs.get("new_tokens", 0), int):
+        raise ValueError(f"new_tokens is {count!r}, but it must be a whole number.")
+    if count > 30:
         raise ValueError(f"new_tokens is {count}, but it must be at most 30, to be drawn.")
     return [simulate(loop, requests=1, stop=True, **costs) for loop in ("serial", "overlap")]
 

@@ -130,7 +130,8 @@ def allotted(alloc: Any, ring: FutureMapRing, num_reqs: int) -> list[int]:
             f"{call}, but slots stand in turn: the first one is {ring.future_ct + 1}, or 1 again"
         )
     is_distinct = len({*slots}) == num_reqs
-    if is_distinct and given[1] and (given[1] - slots[-1]) % ring.future_limit:
+    is_behind = bool(given[1]) or (ring.future_ct > 0 and 1 in slots)  # or it begins again
+    if is_distinct and is_behind and (given[1] - slots[-1]) % ring.future_limit:
         raise Mistake(
             f"{call}, but the last slot handed out is {slots[-1]}: a counter of {given[1]} makes "
             "the next batch skip slots, or take one that is in use"
@@ -172,11 +173,15 @@ def needed(most: int, context: int, chunk: int) -> int:
 
 
 def large_enough(size: Any, most: int, context: int, chunk: int) -> str:
-    """Return a sentence if that many slots are too few, or far too many; or ''."""
+    """Return a sentence if that many slots are too few, or far too many; or ''.
+
+    Enough is twice what is needed, or the chunks of all requests and four slots for each.
+    """
     call = f"`limit({most}, {context}, {chunk})` gives {size!r}"
     if type(size) is not int:
         return f"{call}, but it must be a whole number of slots."
-    least, highest = needed(most, context, chunk), 2 * most * (3 + -(-context // chunk))
+    least = needed(most, context, chunk)
+    highest = max(2 * least, most * (4 + -(-context // chunk)))
     if size < least:
         prompts, tokens = many(most - 1, "prompt"), many(context - 1, "token")
         return (

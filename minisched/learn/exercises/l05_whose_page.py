@@ -93,7 +93,7 @@ def within_an_edge(
 
 
 def edge_and_prompt(random: Random) -> tuple[list[int], list[int], int]:
-    """An edge of whole pages, and a prompt with the same first page, by which it was found.
+    """An edge of whole pages, and a prompt; one time in five not even the first page is the same.
 
     Python has one object for each small integer, but two for two large ones that are equal.
     """
@@ -101,8 +101,9 @@ def edge_and_prompt(random: Random) -> tuple[list[int], list[int], int]:
     if is_large(random):
         pages = of_any_size(random, 5, 600)
     edge = [random.randrange(1000, 1003) for _ in range(size * pages)]
-    same = [int(str(token)) for token in edge[: random.randint(size, len(edge))]]
-    rest = [random.randrange(1000, 1003) for _ in range(random.randint(0, 9))]
+    least, most = (0, size - 1) if random.random() < 0.2 else (size, len(edge))
+    same = [int(str(token)) for token in edge[: random.randint(least, most)]]
+    rest = [random.randrange(1000, 1003) for _ in range(random.randint(0 if same else 1, 9))]
     return edge, same + rest, size
 
 
@@ -134,11 +135,11 @@ def leaves_of(tree: RadixCache) -> Iterator[Leaf]:
 
 def some_leaves(random: Random) -> tuple[list[Leaf]]:
     """Leaves that were last used at different times; at least one has no lock."""
-    count, latest, pages = random.randint(1, 4), random.choice((9, 30, 10_000)), 9
+    count, latest, pages = random.randint(1, 4), random.choice((5, 9, 30, 10_000)), 9
     if is_large(random):
         count, latest, pages = of_any_size(random, 5, 300), of_any_size(random, 1000, 10**6), 2000
     locks = random.sample([0, *(random.choice((0, 0, 0, 1, 2)) for _ in range(count - 1))], count)
-    times = random.sample(range(1, latest), count)
+    times = random.sample(range(latest), count)
     return (
         [Leaf(random.randint(1, pages), *pair, None) for pair in zip(locks, times, strict=True)],
     )
