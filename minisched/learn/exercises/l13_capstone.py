@@ -83,6 +83,12 @@ ONE_TOO_MANY = plain_memory(
 )  # fmt: skip
 """Two prompts that nothing may cut, and together a token more than a step may have."""
 
+TOO_LONG = plain_memory(
+    case("a: 1 2 3 4 5 6 -> 9; b: 7 -> 9; c: 8 -> 9; d at 4: 9 8 7 6 5 4 -> 9", "overlap", kv=96,
+         rows=4, cost=COST, chunked_prefill_size=-1, max_prefill_tokens=4)
+)  # fmt: skip
+"""Two prompts longer than a step, which go alone: before a short one, and while others decode."""
+
 TOGETHER = plain_memory(
     case("a: 1 2 -> 6; b at 3: 3 4 -> 6", "overlap", kv=16, rows=2, page_size=2, cost=COST,
          schedule_conservativeness=0.0)
@@ -216,6 +222,11 @@ class OwnScheduler(Scheduler):
                 why = "its prompt is half computed" if half else "ask `room.may_run`"
                 raise Mistake(f"the next token of {req.rid} may not be launched: {why}")
         for req, length in prompts:
+            if length > room.prompt_tokens and not room.may_cut and len(found) > 1:
+                raise Mistake(
+                    f"the prompt of {req.rid} has {many(length, 'token')}, more than "
+                    f"`room.prompt_tokens` ({room.prompt_tokens}), and is not alone in its step"
+                )
             self._compute(req, length)
         if (short := self.leases.pages_short(decodes)) > 0:
             raise Mistake(f"the decoding requests lack {many(short, 'page')}: keep some free")
@@ -364,7 +375,8 @@ EXERCISES = (
         workloads=Workloads(
             levels=LEVELS, seeds=22, change=plain_memory,
             first={
-                "tight": (HALF_A_PAGE, ONE_TOO_MANY, *(small_case(n, True) for n in range(20))),
+                "tight": (HALF_A_PAGE, ONE_TOO_MANY, TOO_LONG,
+                          *(small_case(n, True) for n in range(20))),
                 "time": (TOGETHER, MORE_THAN_A_CHUNK, WITH_RULE, WITH_PENALTY, MANY_AT_A_TIME, LONG,
                          *(small_case(n, False) for n in range(10))),
             },
