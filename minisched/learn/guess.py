@@ -78,6 +78,7 @@ def bars(
     longest = max([*values.values(), 1e-6])
     room = 1.15 if row is None else 1.35  # for the words after the longest bar
     lanes = Lanes(rows, round(room * longest * MILLISECOND), across=unit or "number")
-    about = "a dashed line is your guess" if row is None else ""
-    scene = Scene(title or "The values, and your guess", about, [Part("", "", [lanes])])
+    about = "a dashed line is your guess" if row is None and guess is not None else ""
+    heading = "The values" if guess is None else "The values, and your guess"
+    scene = Scene(title or heading, about, [Part("", "", [lanes])])
     return NotebookPicture(to_svg(with_guess(scene, guess, unit)))
