@@ -170,7 +170,7 @@ def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
                 "turn. Put the `yield` at the end of the `while` block"
             )
         match name:
-            case "get_next_batch_to_run" if calls.taken:
+            case "get_next_batch_to_run" | "chain" if calls.taken:
                 return f"step {calls.taken} was taken from `{name}` and never launched"
             case "run_batch" if not given:
                 return "`run_batch` got no batch: there was nothing to run; test `batch` first"
@@ -196,6 +196,8 @@ def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
         match name:
             case "get_next_batch_to_run":
                 calls.taken, calls.may_fill = found.step if found else 0, bool(found)
+            case "chain":
+                calls.taken = found.step if found else 0
             case "run_batch":
                 calls.taken = 0
                 calls.in_flight[found.batch.step] = None

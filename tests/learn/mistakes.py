@@ -156,6 +156,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "resolve": (
         ("[-token]", "[token]", "there is no slot -"),
+        ("[-token]", "[-token:][0]", "ask it for one slot at a time"),
         ("token < 0", "token <= 0", "should give `[0]`"),
         ("[-token]", "[abs(token) + 99]", "IndexError at your line"),
         ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
@@ -216,6 +217,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "turn": (
         ("batch, pending)", "batch)", "alone it gives"),
+        ("run_batch(batch, pending)", "run_batch(engine.chain(pending.batch), pending)",
+         "was taken from `chain` and never launched"),
         ("    engine.process_batch_result(pending)\n", "", "`turn` never processed `pending`"),
         ("return following", "return None", "but gave back None"),
         ("return following", "return batch", "must give the step it launched"),

@@ -121,10 +121,10 @@ class Generated:
         """Return a sentence on wrong tokens, or on missing work of the host; or ''."""
         when, asked = self.device.when, self.asked
         if self.given != due:
-            return (
-                f"{asked} it gives {short(self.given)}, should give {due}. Token by token: the "
-                "model's input is everything before it."
-            )
+            said = f"{asked} it gives {short(self.given)}, should give {due}."
+            if not isinstance(self.given, list) or len(self.given) != len(due):
+                return f"{said} It must have each new token and nothing else; 0 is a token, too."
+            return f"{said} Token by token: the model's input is everything before it."
         if (worked := self.device.count("work")) != len(due):
             times = many(worked, "time")
             return f"{asked} the host worked {times}; it should once for each token."

@@ -88,7 +88,9 @@ class Slots:
     def __init__(self, buffer: Buffer, size: int) -> None:
         self.buffer, self.size = buffer, size
 
-    def __getitem__(self, slot: int) -> int:
+    def __getitem__(self, slot: Any) -> int:
+        if isinstance(slot, slice):
+            raise Mistake("`token_ids_map` is no list here: ask it for one slot at a time")
         if not 0 <= slot < self.size:
             raise IndexError(f"there is no slot {slot}")
         return int(self.buffer[[slot]][0])
