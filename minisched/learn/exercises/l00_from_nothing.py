@@ -123,7 +123,7 @@ class Generated:
         if self.given != due:
             said = f"{asked} it gives {short(self.given)}, should give {due}."
             if not isinstance(self.given, list) or len(self.given) != len(due):
-                return f"{said} It must have each new token and nothing else; 0 is a token, too."
+                return f"{said} It must give each new token, and only those; 0 is a token, too."
             return f"{said} Token by token: the model's input is everything before it."
         if (worked := self.device.count("work")) != len(due):
             times = many(worked, "time")
