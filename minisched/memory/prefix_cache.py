@@ -77,6 +77,7 @@ class PrefixCache:
         self.shares_early = self.shares_outputs or self.shares_planned
         self.inserted_pages = WeakKeyDictionary[Lease, int]()  # pages inserted so far
         self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight
+        self.readers: dict[int, list[Lease]] = {}  # that began with cached pages, by step in flight
 
     def match_prefix(self, req: Request) -> Match | None:
         """Return the longest cached prefix of a request, never its last token: it is computed."""
@@ -99,6 +100,8 @@ class PrefixCache:
         if not self.shares_planned:
             return
         at = lease.shared_pages
+        if req.admission.hit_len:
+            self.readers.setdefault(step, []).append(lease)
         self.cache_unfinished_req(req, lease, min(end, req.known_len))
         if lease.shared_pages > at and isinstance(self.leases.cache, BlockPool):
             blocks, pages = self.leases.cache.blocks, lease.pages[at : lease.shared_pages]
@@ -167,13 +170,15 @@ class PrefixCache:
     def came_back(self, step: int) -> None:
         """Forget the pages of a returned step: they are written, or can't be found."""
         self.unwritten.pop(step, None)
+        self.readers.pop(step, None)
 
     def spoil(self, leases: Iterable[Lease], held: Container[Lease]) -> None:
         """Drop the shared pages of these leases from the cache: a step failed to write them.
 
         The same for a lease that no request has (``held``) any more: it may have read such pages.
         """
-        spoiled = dict.fromkeys(leases)
+        read = [lease for step in self.readers.values() for lease in step if lease not in held]
+        spoiled = dict.fromkeys([*leases, *read])
         for lease in spoiled:
             lease.is_spoiled = True
         for shared in self.unwritten.values():

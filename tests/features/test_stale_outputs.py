@@ -10,7 +10,10 @@ from collections import Counter
 
 import pytest
 
+from minisched.checks.case import Case, Failure
+from minisched.checks.judge import judge
 from minisched.core import Request, SamplingParams
+from minisched.devices.cost import SIM_COST
 from minisched.engine.engine import Engine
 from minisched.features.stale import StaleOutputs
 from minisched.scheduler import SchedulerConfig
@@ -59,3 +62,21 @@ def test_one_workload_under_both_rules(
     assert tokens == same_tokens
     assert (kept, dropped) == ([1, 0, depth - 1], [1, depth - 1, 0])
     assert more_steps - steps == depth - 1, "each token dropped costs one more step"
+
+
+def test_a_stale_output_from_pages_of_a_failed_step_is_computed_again() -> None:
+    """r2 reads a page that r0 fills in step 1, and is preempted before step 1 fails."""
+    prompt = [13, 6, 14, 8, 11, 12, 12, 13, 8, 12, 18, 13, 13, 13, 6, 13, 2, 16, 15, 12, 15, 8]
+    prompts = {"r0": (prompt[:2], 2), "r1": (prompt[:3], 1), "r2": (prompt, 2)}
+    requests = [
+        Request(rid, ids, SamplingParams(max_new_tokens=count))
+        for rid, (ids, count) in prompts.items()
+    ]
+    workload = Workload(
+        requests, [0, 0, 1], {},
+        SchedulerConfig(kv_tokens=26, page_size=2, max_running_requests=16), vocab_size=19,
+        failures=(Failure("", 0, "out of device memory", "shares cached pages"),),
+    )  # fmt: skip
+    verdict = judge(Case(workload, "vllm_async", "pool", {"depth": 5}, SIM_COST))
+    stale = [mark for mark in verdict.trace.marks if mark.name == "wasted row"]
+    assert verdict.holds and "r2" in [mark.attrs["rid"] for mark in stale]
