@@ -48,7 +48,7 @@ class Pass:
         self.is_first, self.needs_row = True, False  # no request was looked at; none has a free row
         self.is_full = False  # the queue waits for a release of memory
         self.refused: Request | None = None
-        self.alone: Request | None = None  # refused, and looked at once more without the rule
+        self.alone: Request | None = None  # refused, and tried again without the rule
         self.way_for: Request | None = None  # a request for which others were preempted
         self.to_preempt = list[Request]()  # and are expected to be, yet
         self.marked = list[str]()  # wrong marks

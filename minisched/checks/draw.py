@@ -238,7 +238,7 @@ def draw_request(
     rng: Random, number: int, letters: Letters, theme: str, wishes: str, logprobs: bool,
     scale: Scale = USUAL,
 ) -> Request:  # fmt: skip
-    """Return a request: a prompt, whose first tokens may be shared, and its parameters.
+    """Return a request: a prompt with first tokens that may be shared, and its parameters.
 
     With ``wishes`` or ``logprobs`` about half of the requests have some. In a crowd no request ends
     early, and none ignores EOS: SGLang's rules reserve all memory for such ones.

@@ -54,7 +54,7 @@ class Committed:
     num_tokens: int
     unknown: Mapping[int, str]  # tokens that only the device knows: places in the flat ids, by id
     sources: Mapping[str, int]  # by request: the newest step that sampled a token of its lease
-    taken: set[str]  # requests whose newest token surely comes with an edge
+    taken: set[str]  # requests with an edge for their newest token
     chunked: int | None  # the row of a prompt in chunks
 
 
@@ -138,11 +138,13 @@ def find_wrong_labels(trace: Trace, steps: Steps) -> Iterator[Offence]:
 
 
 class Flow:
-    """What each op reads and writes, and the slice that launched it."""
+    """The memory that each op reads and writes, and the slice that launched it."""
 
     def __init__(self, trace: Trace) -> None:
         self.launched: dict[int, int] = {}
-        self.values: defaultdict[int, list[int]] = defaultdict(list)  # ops whose value it uses
+        self.values: defaultdict[int, list[int]] = defaultdict(
+            list
+        )  # ops with a value that it uses
         self.reads: defaultdict[int, set[str]] = defaultdict(set)
         self.writes: defaultdict[int, set[str]] = defaultdict(set)
         for act in trace.program:
@@ -217,7 +219,7 @@ def find_wrong_sources(trace: Trace, steps: Steps, flow: Flow) -> Iterator[Offen
     """Yield edges of tokens that begin at another step or op, and slices without their edge.
 
     A token goes from the op that stores it to the forward pass that uses it. Over the host it goes
-    from ``process`` to ``prepare``, or from a copy to a pass whose inputs the host fills.
+    from ``process`` to ``prepare``, or from a copy to a pass with inputs that the host fills.
     """
     slices = {item.id: item for item in trace.slices}
     came = defaultdict[tuple[str, int], set[int]](set)  # source steps, by side and step
@@ -302,7 +304,7 @@ def find_wrong_marks(trace: Trace, every: Sequence[Labels]) -> Iterator[Offence]
 def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str, tuple[Any, Any]]:
     """Return attributes of a step's mark, each with its value and the expected one.
 
-    ``before`` is the step whose tokens it may take.
+    ``before`` is the step with tokens that it may take.
     """
     it, own = mark.attrs, tuple(of.unknown.values())
     earlier = before.rids if before is not None else ()
@@ -364,7 +366,7 @@ def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str,
 def find_untold(trace: Trace, heard: Mapping[Request, Sequence[Output]]) -> Iterator[str]:
     """Yield the requests with other tokens or ends in the trace than their client received.
 
-    A request that is sent again is refused, which its first client does not hear.
+    A request that is sent again is refused, and its first client does not receive that output.
     """
     told, ends = defaultdict[str, list[int]](list), Counter[tuple[str, str, int]]()
     for req, outputs in heard.items():

@@ -114,7 +114,7 @@ def find_needless_copies(
 ) -> Iterator[Offence]:
     """Yield the selections of beams that copy KV after the last token of a search.
 
-    ``last_rows`` has, by step, the rows of the table whose requests end with it by their length.
+    ``last_rows`` has, by step, the table's rows of requests that end with it by their length.
     """
     selects = {item.id: item for item in trace.slices if item.name == "select"}
     for act in trace.program:

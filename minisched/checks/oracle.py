@@ -370,7 +370,7 @@ def difference(
 
 
 def find_wrong_beams(trace: Trace, workload: Workload) -> Iterator[str]:
-    """Yield the searches whose beams after a step are others than alone; a last step has none."""
+    """Yield the searches that have other beams after a step than alone; a last step has none."""
     marks = [mark.attrs for mark in trace.marks if mark.name == "beams"]
     for req in workload.requests if marks else ():
         if wrong_form(req) or sum(other.rid == req.rid for other in workload.requests) > 1:

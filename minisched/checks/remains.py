@@ -42,8 +42,8 @@ CONTAINERS = list, tuple, set, frozenset, deque
 def find_remains(engine: Engine, requests: Iterable[Request]) -> Iterator[str]:
     """Yield the first object of an ended request that an engine keeps, and where.
 
-    ``requests`` are those of the run, all ended. An engine with outputs that nobody has taken yet
-    is not judged.
+    ``requests`` are those of the run, all ended. An engine with outputs that no client has taken
+    yet is not judged.
     """
     if engine.scheduler.outputs:
         return

@@ -1,7 +1,7 @@
 """The law *crash* for the set-up of an engine: its settings fit, and it owns its model.
 
 An engine takes settings from its loop, its relay and its model. They are computed here a second
-time, with a model whose context is shorter than that of the settings. Loops, depths and models that
+time, with a model that has a shorter context than the settings. Loops, depths and models that
 do not fit are refused. So is a device without memory.
 """
 
@@ -71,7 +71,7 @@ def find_unfit(case: Case) -> Iterator[str]:
 
 
 class PoorDevice(SimDevice):
-    """A device without memory for arrays whose names begin with ``lacks``."""
+    """A device without memory for arrays with names that begin with ``lacks``."""
 
     def __init__(self, lacks: str) -> None:
         super().__init__(NullRecorder())
