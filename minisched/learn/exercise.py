@@ -257,16 +257,16 @@ class Function:
         calls = Calls(MOST_DRAWN_OPCODES)
 
         def wrong(*args: Any) -> str:
-            right, said = solution(*deepcopy(args)), with_arguments(solution, args)
+            right, words = solution(*deepcopy(args)), with_arguments(solution, args)
             given = deepcopy(args)
             try:
                 answer = calls.call(lines, *given)
                 if not self.is_same(answer, right, args):
-                    return f"{said} it gives {short(answer)}, should give {short(right)}."
+                    return f"{words} it gives {short(answer)}, should give {short(right)}."
                 written = overwritten(solution, args, given)
-                return f"{said} {written}." if written else ""
+                return f"{words} {written}." if written else ""
             except (Exception, TooLong) as error:
-                return f"{said}: {blame(error)}"
+                return f"{words}: {blame(error)}"
 
         return shortest(wrong, self.asked, calls)
 
@@ -340,13 +340,13 @@ class Pure:
         right = self.truth(*args)
         if not self.near:
             is_right = type(answer) is type(right) and is_alike(answer, right)
-            said = f"it gives {short(answer)}, should give {short(right)}"
+            words = f"it gives {short(answer)}, should give {short(right)}"
         elif isinstance(answer, bool) or not isinstance(answer, int | float):
-            is_right, said = False, f"it gives {short(answer)}, which is not a number"
+            is_right, words = False, f"it gives {short(answer)}, which is not a number"
         else:
             is_right = isclose(answer, right, rel_tol=self.near, abs_tol=self.near)
-            said = f"it gives {answer:.7g}, should give {right:.7g} {self.unit}"
-        return "" if is_right else f"{asked} {said}.", answer
+            words = f"it gives {answer:.7g}, should give {right:.7g} {self.unit}"
+        return "" if is_right else f"{asked} {words}.", answer
 
 
 def shortest(
@@ -358,11 +358,11 @@ def shortest(
     """
     random, found = Random(0), list[str]()
     for _ in range(DRAWN if asked else 0):
-        said = wrong(*asked(random))  # type: ignore[misc]
+        words = wrong(*asked(random))  # type: ignore[misc]
         if calls.is_endless:
-            return said
-        found += [said] if said else []
-    return min(found, key=lambda said: (len(said), said), default="")
+            return words
+        found += [words] if words else []
+    return min(found, key=lambda words: (len(words), words), default="")
 
 
 def is_alike(mine: Any, due: Any) -> bool:

@@ -121,10 +121,10 @@ class Generated:
         """Return a sentence on wrong tokens, or on missing work of the host; or ''."""
         when, asked = self.device.when, self.asked
         if self.given != due:
-            said = f"{asked} it gives {short(self.given)}, should give {due}."
+            wrong = f"{asked} it gives {short(self.given)}, should give {due}."
             if not isinstance(self.given, list) or len(self.given) != len(due):
-                return f"{said} It must give each new token, and only those; 0 is a token, too."
-            return f"{said} Token by token: the model's input is everything before it."
+                return f"{wrong} It must give each new token, and only those; 0 is a token, too."
+            return f"{wrong} Token by token: the model's input is everything before it."
         if (worked := self.device.count("work")) != len(due):
             times = many(worked, "time")
             return f"{asked} the host worked {times}; it should once for each token."
