@@ -187,8 +187,8 @@ learn.show(RequestState.resolve_future, "# prepare", look_at=("sampled = ",))
 # stop token, but it can count a *length*. `computed` tokens are computed or in flight,
 # `placeholders` of its output tokens are not known yet, and `length` is its prompt and all tokens
 # that it may have. Is its last token already on its way, so that the next step must leave it out? (A
-# request that was computed past its end is left out as well. You may find that you do not need all
-# three numbers.)
+# request that was computed past its end is left out as well. With 0 placeholders all tokens are known,
+# and at least two are left to compute. You may find that you do not need all three numbers.)
 
 
 # %% tags=["exercise"]

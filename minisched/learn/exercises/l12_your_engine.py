@@ -174,10 +174,12 @@ def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
     yield ([(*sync, 0.001)],)
     yield ([(*sync, 0.001), *[("cudaMemcpy", "a", 0.0004)] * 3],)
     yield ([],)
-    for size in range(40):
-        # No two sums are equal.
-        times = [2.0**at / (1, 99)[size % 2] for at in random.sample(range(9), 1 + size // 5)]
-        yield ([(random.choice(CALLS), random.choice(PLACES), time) for time in times],)
+    for size in range(80):
+        parts = [2.0**-at for at in random.sample(range(1, 20), 1 + size // 8)]
+        # No two sums are equal, and several short calls may take longer than one.
+        times = [(random.randint(1, 9) + part) / (1, 99)[size % 2] for part in parts]
+        names = random.sample(CALLS, 4)
+        yield ([(random.choice(names), random.choice(PLACES), time) for time in times],)
     for trace in readable_profiles():
         yield (host_calls(trace),)
 
