@@ -162,12 +162,12 @@ class PlaceholderLedger:
         data.output_token_ids[-count] = token
 
     def clear_terminated(self) -> None:
-        """Forget finished sequences; a preempted one keeps its tokens, not its placeholders."""
+        """Forget finished sequences; a preempted one keeps the tokens that its client has."""
         for rid, data in list(self.sequences.items()):
             if data.req.finished:
                 del self.sequences[rid]
-            elif data.req.lease is not data.lease and data.trailing_placeholder_count:
-                del data.output_token_ids[-data.trailing_placeholder_count :]
+            elif data.req.lease is not data.lease:
+                del data.output_token_ids[len(data.req.output_ids) :]
 
     def record(self, after: str, step: int) -> None:
         """Mark the current lists, one after the other: the sequences, their lengths, the tokens."""
