@@ -178,8 +178,8 @@ learn.show(
 # can't go on for ever. Before each step the loop asks `may_chain`:
 #
 # - `batch`: the ids of the requests in the step in flight;
-# - `running`: the ids of those that would decode next, if the scheduler were asked now; the rows of a
-#   step stand in this order, so another order is another batch;
+# - `running`: the ids of those that would decode next, if the scheduler were asked now (requests that
+#   are in both lists have the same order in both);
 # - `waiting`: the ids of those that have come and are in no step yet;
 # - `chunked`: the id of a prompt that is half computed, or None;
 # - `pages_short`: how many pages of memory are missing for one more token each (0: there is room).
