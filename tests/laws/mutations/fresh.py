@@ -426,7 +426,17 @@ def as_table(judged: Sequence[tuple[Fresh, Fate]]) -> str:
 def kept_draws() -> Iterator[tuple[dict[str, int], tuple[Mutation, ...]]]:
     """Yield the counts of each draw in ``fresh_survivors.toml``, and its survivors with reasons."""
     page, survivors = tomllib.loads((HERE / SURVIVORS).read_text("utf-8")), read(SURVIVORS)
-    for name in ("draw", "later", "third", "fourth", "fifth", "sixth", "seventh", "eighth"):
+    for name in (
+        "draw",
+        "later",
+        "third",
+        "fourth",
+        "fifth",
+        "sixth",
+        "seventh",
+        "eighth",
+        "ninth",
+    ):
         prefix = "survivor " if name == "draw" else f"{name} survivor "
         yield page[name], tuple(item for item in survivors if item.name.startswith(prefix))
 
