@@ -120,8 +120,7 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 #
 # A slot may be reused only when its token has been read; if it is taken earlier, it is **lapped**,
 # and the token is lost. But when will it be read? Long prompts are computed in **chunks**,
-# prompts go first, and every chunk takes a slot as well. (A step may hold the end of one prompt and
-# the beginning of the next.)
+# prompts go first, and every chunk takes a slot as well.
 # A request with a ready token may have to wait for a whole queue of chunks before its next
 # step, while the ring goes on turning.
 #

@@ -108,7 +108,7 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 # ## 练习 3：环要有多大？ · hard
 #
 # 一个槽位只有在它的 token 被读取之后才能重用；如果更早被占用，它就被**套圈**（lapped），token 就丢失了。但是它什么时候被读取？长的
-# prompt 分成 **chunk**（块）计算，prompt 优先，每个块也占用一个槽位。（一步可以包含一个 prompt 的结尾和下一个 prompt 的开头。）一个
+# prompt 分成 **chunk**（块）计算，prompt 优先，每个块也占用一个槽位。一个
 # token 已经就绪的请求，可能要等一整队的块，才轮到它的下一步，而环一直在转。
 #
 # 说出环可以在多少个槽位处回绕，使未读的 token 永远不被覆盖：最多 `max_running_requests` 个请求同时运行，每个最多 `context_len` 个
