@@ -236,18 +236,23 @@ def _on_dask(
         if not count:
             raise ValueError(f"the Dask scheduler at {workers.address} has no workers.")
         todo, running = iter(range(len(items))), dict[Any, int]()
-        done = dask.as_completed(raise_errors=False)
+        done, killed = dask.as_completed(raise_errors=False), list[int]()
         while True:
             for at in islice(todo, count * FAR_AHEAD - len(running)):
                 future = client.submit(one, items[at], pure=False)
                 running[future] = at
                 done.add(future)
             if not running:
-                return
+                break
             future = next(done)
             at = running.pop(future)
             try:
-                result = future.result()
+                yield at, future.result()
+            except dask.KilledWorker:
+                killed.append(at)
+        for at in killed:  # its workers may have died of another item, so each is tried alone
+            try:
+                result = client.submit(one, items[at], pure=False).result()
             except dask.KilledWorker:
                 result = lost(items[at], "every worker that ran it died")
             yield at, result
