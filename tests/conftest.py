@@ -99,16 +99,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is thorough, and leave it out unless it was asked for; put the slowest first."""
     kept, left = [], []
-    differ = {
-        path: bool(MAY_DIFFER.search(path.read_text("utf-8"))) for path in {it.path for it in items}
-    }
+    paths = {item.path for item in items if config.option.after_plain}
+    differ = {path for path in paths if MAY_DIFFER.search(path.read_text("utf-8"))}
     for item in items:
         named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         needs = [NEEDS[name] for name in NEEDS if name in named]
         if needs:
             item.add_marker("thorough")
         is_thorough = item.get_closest_marker("thorough")
-        if config.option.after_plain and not (is_thorough or differ[item.path]):
+        if config.option.after_plain and not (is_thorough or item.path in differ):
             left.append(item)
         elif is_thorough and not config.option.thorough:
             left.append(item)

@@ -324,7 +324,7 @@ class Witnesses:
         steps = {(it.side, step): of for it in self.labels for step, of in it.steps.items()}
         yield "record", [self.progress["record"]] if "record" in self.progress else []
         yield "record", find_wrong_labels(self.trace, steps)
-        yield "record", find_wrong_marks(self.trace, self.labels)
+        yield "record", find_wrong_marks(self.trace, steps, self.labels)
         if not self.workload.struck:
             yield "record", find_wrong_edges(self.trace, steps)
         if self.workload.config.beam_width == 1:

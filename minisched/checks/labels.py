@@ -142,11 +142,9 @@ class Flow:
 
     def __init__(self, trace: Trace) -> None:
         self.launched: dict[int, int] = {}
-        self.values: defaultdict[int, list[int]] = defaultdict(
-            list
-        )  # ops with a value that it uses
-        self.reads: defaultdict[int, set[str]] = defaultdict(set)
-        self.writes: defaultdict[int, set[str]] = defaultdict(set)
+        self.values = defaultdict[int, list[int]](list)  # ops with a value that it uses
+        self.reads = defaultdict[int, set[str]](set)
+        self.writes = defaultdict[int, set[str]](set)
         for act in trace.program:
             if act.kind == "launch":
                 self.launched[act.op] = act.during
@@ -266,10 +264,9 @@ def find_wrong_sources(trace: Trace, steps: Steps, flow: Flow) -> Iterator[Offen
 # -- Marks -----------------------------------------------------------------------------------------
 
 
-def find_wrong_marks(trace: Trace, every: Sequence[Labels]) -> Iterator[Offence]:
+def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Iterator[Offence]:
     """Yield marks with another step, requests, rows or places than the steps have; and none."""
     seen = Counter[tuple[str, str, int]]()  # marks by side, name and step
-    steps = {(it.side, step): of for it in every for step, of in it.steps.items()}
     for mark in trace.marks:
         attrs = mark.attrs
         side, step = attrs.get("side", ""), attrs.get("step", 0)

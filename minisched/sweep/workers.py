@@ -247,9 +247,11 @@ def _on_dask(
             future = next(done)
             at = running.pop(future)
             try:
-                yield at, future.result()
+                result = future.result()
             except dask.KilledWorker:
                 killed.append(at)
+            else:
+                yield at, result
         for at in killed:  # its workers may have died of another item, so each is tried alone
             try:
                 result = client.submit(one, items[at], pure=False).result()
