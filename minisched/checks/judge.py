@@ -544,6 +544,7 @@ def play_pd(
     tick = tick_of(case)
     for req, turn in zip(requests, workload.arrivals, strict=True):
         req.arrival_time = turn * tick
+        req.admission.bootstrap_room = requests[0].name
     frontend = Frontend(requests, lambda output: None)
     for turn, rid in workload.aborts.items():
         frontend.abort(rid, at=turn * tick)

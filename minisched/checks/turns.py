@@ -6,6 +6,7 @@
   steps (``REPEATS``) may also wait if the newest step can't be repeated.
 - The host builds a mask, and lets a sampling wait for tokens, only for requests that need that.
 - The sampling is launched as soon as its mask is built, unless a thread of the host launches it.
+- The prefill side of ``pd`` sends the KV of a chunk when it has processed the chunk's step.
 - MindIE's ledger lists the live requests alone. Once a step is launched, it has their tokens and a
   placeholder for each one in flight.
 
@@ -24,6 +25,7 @@ from ..core import NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import Label
 from ..engine.engine import Engine
 from ..loops.design import LOOPS, find_loop
+from ..loops.pd import PrefillEngine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..scheduler import Scheduler
 from ..scheduler.repeat import can_chain, can_repeat
@@ -69,6 +71,8 @@ class LoopTurns:
         if is_published(loop):
             self.listen_to_waits()
             self.listen_to_ledger()
+        if isinstance(engine, PrefillEngine):
+            self.listen_to_transfers(engine)
 
     def end(self, engine: Engine) -> None:
         """End a turn of an engine."""
@@ -209,6 +213,31 @@ class LoopTurns:
                 )  # fmt: skip
 
         recorder.mark = marked  # type: ignore[method-assign]
+
+    def listen_to_transfers(self, engine: PrefillEngine) -> None:
+        """Wrap what sends the KV of chunks."""
+        process, page_size = engine.process_batch_result, engine.scheduler.config.page_size
+
+        def processed(step: Step) -> None:
+            """Check that whole pages of chunks are on their way, and none of a lost lease."""
+            before = {room: sender.sent_len for room, sender in engine.senders.items()}
+            process(step)
+            for row in step.batch.rows:
+                room, whole = row.req.rid, row.end - row.end % page_size
+                sent = engine.senders[room].sent_len if room in engine.senders else whole
+                if row.req.lease is not row.lease:
+                    if sent != before.get(room, sent):
+                        self.found.setdefault(
+                            "send", f"the KV of {room} is sent after step {step.batch.step}, "
+                            "although it has lost its memory since the launch",
+                        )  # fmt: skip
+                elif not row.deliver and sent < whole:
+                    self.found.setdefault(
+                        "send", f"step {step.batch.step} has computed {room} up to position "
+                        f"{whole}, but its KV is sent up to {sent}",
+                    )  # fmt: skip
+
+        engine.process_batch_result = processed  # type: ignore[method-assign]
 
     def may_wait(self) -> bool:
         """Return whether the host may be blocked now."""

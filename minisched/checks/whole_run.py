@@ -14,6 +14,7 @@ from io import StringIO
 from ..core import FinishReason, Output, Request
 from ..devices.sim import SimDevice
 from ..engine.log import log_to
+from ..engine.metrics import Metrics
 from ..loops.run import run_loop
 from ..models.hash import HashModel
 from ..models.tokenizer import REPLACEMENT, ByteTokenizer, StreamDecoder
@@ -105,6 +106,8 @@ def find_other_ends(
     if len(run.metrics.ended) != len(requests) or run.metrics.live:
         count = len(run.metrics.ended)
         yield "client", f"{len(requests)} requests ran, but {count} are counted {SINCE}"
+    if wrong := wrong_cached(run.metrics):
+        yield "client", f"{wrong} {SINCE}"
     for usage in run.metrics.ended:
         if usage.first_token is not None and usage.scheduled is None:
             yield "client", f"{usage.rid} got a token, but no step is counted for it {SINCE}"
@@ -113,6 +116,19 @@ def find_other_ends(
         yield "crash", f"the log has no line of the sizes, or none of a prompt {SINCE}"
     if run.trace.slices or run.trace.program:
         yield "crash", "a run without a trace has recorded"
+
+
+def wrong_cached(metrics: Metrics) -> str:
+    """Return how the cached tokens of all requests differ from those of all admissions.
+
+    They are equal if each prompt was admitted at most once. The two sides of ``pd`` count them.
+    """
+    prompts = [usage for usage in metrics.ended if usage.scheduled is not None]
+    cached = sum(usage.cached_tokens for usage in prompts)
+    is_once = sum(usage.prompt_tokens for usage in prompts) == metrics.admitted_tokens
+    if not is_once or cached == metrics.cached_tokens:
+        return ""
+    return f"{cached} cached tokens are counted for requests, and {metrics.cached_tokens} in all"
 
 
 def wrong_end(req: Request, truth: Alone, outputs: Sequence[Output]) -> Iterator[tuple[str, str]]:

@@ -344,7 +344,7 @@ class PrefillEngine(SideEngine):
                 self.scheduler.bootstrapped(message.room)
             else:
                 sender.is_unwanted = True
-                self.scheduler.give_up(message.room)
+                self.scheduler.abort(message.room)
 
     def process_batch_result(self, step: Step) -> None:
         """Process a step, and send the chunks that it computed."""
@@ -452,7 +452,6 @@ class PrefillEngine(SideEngine):
             self.scheduler.let_go(lease)
             self.is_waiting = False
         del self.senders[rid]
-        self.scheduler.answered(rid)
 
     def _stream_output(self, outputs: Outputs, label: Label = NO_LABEL, process: int = 0) -> None:
         """Count outputs, without cost: this side has no clients."""
@@ -499,7 +498,8 @@ class Pair:
 
     The clocks advance conservatively. The side with the earlier clock takes a turn, or sleeps
     without work, but never past the moment at which the other one could still send a message. A
-    side reads messages only at the beginning of a turn, so none comes too late.
+    side reads messages only at the beginning of a turn, so none comes too late. For the same reason
+    the prefill side has a request before each message about it.
 
     Raises:
         ValueError: the model's KV can't be copied, or an option is outside its limits.

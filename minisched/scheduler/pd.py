@@ -78,7 +78,6 @@ class PrefillScheduler(TransferScheduler):
     ) -> None:
         super().__init__(config, recorder, features)
         self.bootstrap_queue: dict[str, Request] = {}
-        self.heard_before: dict[str, bool] = {}  # by a request that has not come here: may it run?
         self.done: deque[Prefilled] = deque()  # ended, and not sent yet
 
     @property
@@ -91,31 +90,15 @@ class PrefillScheduler(TransferScheduler):
         reqs = list(reqs)
         super().receive(reqs)
         for req in reqs:
-            may_run = self.heard_before.pop(req.rid, None)
-            if may_run is False:
-                self.abort(req.rid)
-            elif not may_run and req in self.waiting_queue:
+            if req in self.waiting_queue:
                 self.waiting_queue.remove(req)
                 self.bootstrap_queue[req.rid] = req
 
     def bootstrapped(self, rid: str) -> None:
         """Queue a request that has pages on the decode side (SGLang ``pop_bootstrapped``)."""
         req = self.bootstrap_queue.pop(rid, None)
-        if req is not None:
+        if req is not None:  # otherwise it has ended
             self.waiting_queue.add(req)
-        elif rid not in self.live:  # two clocks: the decode side may see a request first
-            self.heard_before.setdefault(rid, True)
-
-    def give_up(self, rid: str) -> None:
-        """End a request that the decode side has aborted, now or when it arrives."""
-        if rid in self.live:
-            self.abort(rid)
-        else:
-            self.heard_before[rid] = False
-
-    def answered(self, rid: str) -> None:
-        """Forget a request that the decode side has an answer for."""
-        self.heard_before.pop(rid, None)
 
     def _refuse(self, req: Request, problem: str) -> None:
         super()._refuse(req, problem)

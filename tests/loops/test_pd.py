@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,19 +16,19 @@ from minisched.checks.case import Case
 from minisched.checks.draw import Variant, draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap import measure
-from minisched.core import FinishReason, Request, SamplingParams
+from minisched.core import Request
+from minisched.devices.base import Device
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.design import find_loop
-from minisched.loops.pd import Link, RoomMessage
+from minisched.loops.pd import Link, PrefillEngine, RoomMessage
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
-from minisched.scheduler.pd import PrefillScheduler
 from minisched.trace import Trace
-from tests.support import COST, VOCAB, many, prompt, tokens
+from tests.support import COST, VOCAB, many, tokens
 
 LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
 SLOW = {"latency": 60, "bytes_per_second": 10**9, "slot_bytes": 15}  # several steps long
@@ -56,7 +57,8 @@ def check_run(case: Case) -> None:
 
     def watch(side: Any) -> None:
         begun = [0]
-        receive, post = side.recv_requests, side.mailbox.post
+        receive, post, take = side.recv_requests, side.mailbox.post, side.mailbox.take
+        receive_reqs, has_come = side.scheduler.receive, set[str]()
 
         def turn() -> None:
             begun.append(side.device.now())
@@ -67,7 +69,19 @@ def check_run(case: Case) -> None:
             answers[message.room] += message.word == "transferred"
             post(time, message)
 
+        def come(reqs: Iterable[Request]) -> None:
+            reqs = list(reqs)
+            has_come.update(req.rid for req in reqs)
+            receive_reqs(reqs)
+
+        def read(reader: Device) -> list[RoomMessage]:
+            messages: list[RoomMessage] = take(reader)
+            assert {it.room for it in messages} <= has_come, "a message precedes its request"
+            return messages
+
         side.recv_requests, side.mailbox.post = turn, check
+        if isinstance(side, PrefillEngine):
+            side.scheduler.receive, side.mailbox.take = come, read
         sides.append(side)
 
     sides = list[Any]()
@@ -76,7 +90,6 @@ def check_run(case: Case) -> None:
     assert verdict.holds, verdict.findings
     sent = Counter(req.admission.bootstrap_room for req in requests if req.admission.bootstrap_room)
     assert answers == sent, "each is answered once"  # who is given up before has no room
-    assert not any(getattr(side.scheduler, "heard_before", ()) for side in sides)
     lanes = {f"{side} {lane}" for side in ("prefill", "decode")
              for lane in ("host", "forward", "copy")}  # fmt: skip
     assert {item.lane for item in found.slices} <= lanes | {"kv transfer"}
@@ -187,22 +200,3 @@ def test_a_links_cost_is_latency_and_bytes_rounded_up(
 ) -> None:
     cost = Link(latency, rate, slot).cost(count) - latency
     assert (cost - 1) * rate < count * slot * 10**9 <= cost * rate
-
-
-# -- two processes have two clocks -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_wanted", [True, False])
-def test_what_the_decode_side_says_of_a_request_holds_though_it_comes_later(
-    is_wanted: bool,
-) -> None:
-    scheduler = PrefillScheduler(SchedulerConfig())
-    scheduler.bootstrapped("a")
-    if not is_wanted:
-        scheduler.give_up("a")
-    scheduler.receive([Request("a", prompt(0, 8), SamplingParams(max_new_tokens=1))])
-    assert not scheduler.bootstrap_queue
-    assert bool(scheduler.next_batch()) == is_wanted
-    assert [done.req.finish_reason for done in scheduler.done] == (
-        [] if is_wanted else [FinishReason.ABORT]
-    )
