@@ -24,6 +24,13 @@ from .formulas import order_by_cache
 MOST_NEW = 4096  # SGLang: no request is expected to generate more tokens
 
 
+def may_preempt(scheduler: Scheduler) -> bool:
+    """Return whether requests of higher priority may preempt running ones."""
+    config = scheduler.config
+    by_priority = config.enable_priority_scheduling or config.schedule_policy == "priority"
+    return by_priority and scheduler.unified is None
+
+
 class Pass:
     """One pass through the queue, followed from its beginning."""
 
@@ -33,9 +40,7 @@ class Pass:
         self.size, self.is_unified = self.config.page_size, scheduler.unified is not None
         nothing = "prompt" if self.is_unified else self.rules.reserves
         self.reserves = "rest" if self.rules.reserves == "rest" else nothing
-        policy = self.config.schedule_policy
-        by_priority = self.config.enable_priority_scheduling or policy == "priority"
-        self.preempts = by_priority and not self.is_unified
+        self.preempts = may_preempt(scheduler)
         self.running = {req: self.kept_for(req) for req in scheduler.running_batch}
         self.latest = scheduler.waiting_queue.num_added  # a later one waits for the next pass
         mixed = len(self.running) if self.config.enable_mixed_chunk and not self.is_unified else 0
@@ -315,8 +320,11 @@ class PassWatch:
         self.full_at: int | None = None  # the number of releases at the last refusal for memory
         self.marked = list[str]()  # wrong marks, for the law *record*
         self.was_full = False
+        self.may_starve = False  # memory can come back for a step that waits
         self.num_marks = 0  # recorded before this decision
+        self.num_looked_up = 0  # tokens of the last look-up
         prefill, cache = scheduler.prefill, scheduler.prefix_cache
+        page_cache, look_up = scheduler.page_cache, scheduler.page_cache.match_prefix
         self.recorder = prefill.recorder
         admit, match_prefix = prefill.admit, cache.match_prefix
 
@@ -344,13 +352,25 @@ class PassWatch:
             self.marked += [f"the pass for step {step}: {words}" for words in passed.marked]
             self.found += [f"the pass for step {step}: {words}" for words in passed.found]
 
+        def looked_up(tokens: Sequence[int]) -> Match:
+            """Record the length of a look-up in the tree or the map."""
+            self.num_looked_up = len(tokens)
+            return look_up(tokens)
+
         def matched(req: Request) -> Match | None:
-            """Follow a look-up of the cache."""
+            """Follow a look-up of the cache, of all known tokens but the last one."""
             match = match_prefix(req)
+            is_whole = self.num_looked_up == req.known_len - 1 or req.params.return_logprob
+            if match is not None and not is_whole:
+                step, count = scheduler.leases.launched_step + 1, self.num_looked_up
+                self.found.append(
+                    f"for step {step} {req.rid} looks up {count} of its {req.known_len} tokens"
+                )
             if self.newest is not None:
                 self.newest.looked_at(req, match)
             return match
 
+        page_cache.match_prefix = looked_up  # type: ignore[method-assign]
         prefill.admit = admitted  # type: ignore[method-assign]
         cache.match_prefix = matched  # type: ignore[method-assign]
 
@@ -382,7 +402,9 @@ class PassWatch:
 
     def begin(self, line: list[Request]) -> None:
         """Begin a decision with these requests in the queue."""
-        self.line, self.was_full = line, self.scheduler.prefill.batch_is_full
+        scheduler = self.scheduler
+        self.line, self.was_full = line, scheduler.prefill.batch_is_full
+        self.may_starve = bool(scheduler.batches_in_flight and scheduler.running_batch)
         self.num_marks = len(self.recorder.marks)
 
     def refusals(self) -> Iterator[str]:
@@ -394,6 +416,8 @@ class PassWatch:
             rid, need, left = (mark.attrs[name] for name in ("rid", "need", "left"))
             reasons.add(rid)
             what, _, numbers = mark.attrs["reason"].partition(": ")
+            if what.startswith("a decode step waits") and not self.may_starve:
+                yield f"{rid} waits because {what}, but no step is in flight, or none can wait"
             unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
             if numbers != (f"needs {need} {unit}, {left} left" if need else ""):
                 yield f"{rid} is refused ({mark.attrs['reason']}), but needs {need} of {left}"
@@ -430,7 +454,8 @@ class PassWatch:
         """Yield a sentence if the queue is looked at next, or is not, against the rule."""
         prefill, leases = self.scheduler.prefill, self.scheduler.leases
         is_full = self.full_at == leases.num_released
+        preempts = may_preempt(self.scheduler)  # then no refusal closes the queue
         has_row = leases.table.available_size and prefill.chunked_req is None
-        if has_row and prefill.batch_is_full != is_full:
+        if (has_row or preempts) and prefill.batch_is_full != is_full:
             word = "is not" if prefill.batch_is_full else "is"
             yield f"the queue {word} looked at after step {leases.launched_step}, against the rule"

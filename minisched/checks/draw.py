@@ -466,7 +466,7 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
         if not wrong_form(req):
             position = len(req.prompt) - 1 + rng.randrange(3)
             workload.failures += (Failure(req.rid, position, "NaN logits"),)
-    if rng.random() < 0.12 and theme in ("any", "urgent"):
+    if rng.random() < 0.2 and theme in ("any", "urgent"):
         share_long_prefix(rng, workload)
     if rng.random() < EQUAL_SHARE.get(theme, 0):
         make_equal(workload, theme, rng.random() < 0.5)
@@ -500,17 +500,21 @@ def share_long_prefix(rng: Random, workload: Workload) -> None:
     """Let the first requests come together with a prefix so long that the others wait for one.
 
     So do orders that look at the cache. Two of the requests have another prefix, if there are five.
+    The prefix has more tokens than such an order looks for, and pages of several tokens have fewer.
     """
-    config, size = workload.config, workload.config.page_size
+    config, size = workload.config, rng.choice((1, 2, 4))
+    chunk = config.chunked_prefill_size
+    chunk = chunk if chunk == -1 else chunk // config.page_size * size
     for at, req in enumerate(workload.requests[:5]):
         if not wrong_form(req):
-            prefix = [(7 * place + at // 3) % workload.vocab_size for place in range(34)]
+            prefix = [(7 * place + at // 3) % workload.vocab_size for place in range(36)]
             workload.requests[at] = replace(req, prompt=[*prefix, *req.prompt[-3:]])
             workload.arrivals[at] = 0
     longest = max(req.max_device_len for req in workload.requests if not wrong_form(req))
     workload.config = replace(
         config, rules="", context_len=3 * CONTEXT_LEN, disable_radix_cache=False,
-        schedule_policy=rng.choice(("lpm", "dfs-weight")), max_prefill_tokens=99,
+        schedule_policy=rng.choice(("lpm", "lpm", "dfs-weight")), max_prefill_tokens=99,
+        page_size=size, chunked_prefill_size=chunk,
         max_running_requests=rng.randint(1, 2), kv_tokens=(longest + 20 + size) // size * size,
     )  # fmt: skip
 

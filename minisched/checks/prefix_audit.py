@@ -2,8 +2,9 @@
 
 A cache counts much twice, so that a step costs little: the sizes, the locks of each node, and the
 leaves that can be evicted. After each turn all of it is counted anew, from the nodes and from the
-leases that are not released. Each eviction is compared with a search of the whole tree. A pass
-looks up the waiting requests when their rule and their order ask for that.
+leases that are not released. Each eviction is compared with a search of the whole tree, or with the
+order in which blocks were released. A pass looks up the waiting requests when their rule and their
+order ask for that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from ..core import Lease, Request
 from ..engine.engine import Engine
 from ..memory import BlockPool, Match, RadixCache
-from ..memory.radix_cache import TreeNode
+from ..memory.block_pool import Block, Chain
+from ..memory.radix_cache import Insertion, TreeNode
 from ..policy.waiting import CACHE_AWARE
 from ..scheduler import Scheduler
 from .history import many
@@ -55,6 +57,8 @@ class PrefixAudit:
         if isinstance(self.cache, RadixCache):
             self.watch(self.cache)
             self.watch_queue(engine.scheduler, self.cache)
+        else:
+            self.watch_blocks(self.cache)
 
     def watch(self, tree: RadixCache) -> None:
         """Observe the look-ups and evictions of a tree."""
@@ -91,6 +95,94 @@ class PrefixAudit:
             return pages
 
         tree.match_prefix, tree.evict = matched, evicted  # type: ignore[method-assign]
+        if tree.policy == "lfu":
+            self.watch_hits(tree)
+
+    def watch_hits(self, tree: RadixCache) -> None:
+        """Observe the hits by which ``lfu`` evicts: each insertion counts one on its path.
+
+        A request does not count the nodes that it has inserted before.
+        """
+        insert, on_split = tree.insert, tree.on_split
+
+        def inserted(
+            tokens: Sequence[int], pages: Sequence[int], inserted_pages: int = 0
+        ) -> Insertion:
+            """Compare the hits of the nodes that were there before."""
+            before = {node: node.hit_count for node in nodes_of(tree)}
+            found, length = insert(tokens, pages, inserted_pages), 0
+            for node in reversed([*path_up(found.node)]):
+                length += node.num_pages
+                hits = node.hit_count - before.get(node, node.hit_count)
+                if node in before and hits != (length > inserted_pages):
+                    self.found.append(f"an insertion counts {many(hits, 'hit')} of node {node.id}")
+            return found
+
+        def split(upper: TreeNode, lower: TreeNode, now: int) -> None:
+            """Check that both halves of an edge have its hits."""
+            on_split(upper, lower, now)
+            if upper.hit_count != lower.hit_count:
+                self.found.append(f"node {upper.id} has not the hits of node {lower.id} below it")
+
+        tree.insert, tree.on_split = inserted, split  # type: ignore[method-assign]
+
+    def watch_blocks(self, pool: BlockPool) -> None:
+        """Observe the blocks that become unused, and compare each eviction with their order.
+
+        A lease releases its last block first. A block without a hash is evicted before all others;
+        by the rule ``one_line`` a page that never had one keeps its turn.
+        """
+        line = list[int]()  # unused pages, the next to evict first
+        insert, retain, evict = pool.insert, pool.retain, pool.evict
+        lock, unlock, forget = pool.inc_lock_ref, pool.dec_lock_ref, pool.forget
+
+        def inserted(tokens: Sequence[int], pages: Sequence[int]) -> Insertion:
+            """Record new blocks, which no lease has locked yet."""
+            found = insert(tokens, pages)
+            line.extend(block.page for block in found.node[found.num_cached_pages :])
+            return found
+
+        def locked(node: Chain) -> None:
+            """Record blocks that are used."""
+            for block in node:
+                if block.page in line:
+                    line.remove(block.page)
+            lock(node)
+
+        def unlocked(node: Chain) -> None:
+            """Record blocks that no lease uses any more."""
+            unlock(node)
+            for block in reversed(node):
+                if not block.ref_cnt:
+                    line.insert(len(line) if block.block_hash else 0, block.page)
+
+        def forgotten(node: Sequence[Block]) -> None:
+            """Record unused blocks that lose their hashes."""
+            forget(node)
+            for block in node:
+                if block.page in line:
+                    line.remove(block.page)
+                    line.insert(0, block.page)
+
+        def retained(pages: Sequence[int]) -> Sequence[int]:
+            """Record pages of a released lease that are not freed."""
+            freed = retain(pages)
+            line.extend(page for page in reversed(pages) if page not in freed)
+            return freed
+
+        def evicted(num_pages: int) -> list[int]:
+            """Compare an eviction with the order of the unused blocks."""
+            expected, pages = line[:num_pages], evict(num_pages)
+            del line[:num_pages]
+            if pages != expected:
+                self.found.append(
+                    f"the cache evicts the pages {pages}, but those released first are {expected}"
+                )
+            return pages
+
+        pool.insert, pool.retain, pool.evict = inserted, retained, evicted  # type: ignore[method-assign]
+        pool.inc_lock_ref, pool.dec_lock_ref = locked, unlocked  # type: ignore[method-assign]
+        pool.forget = forgotten  # type: ignore[method-assign]
 
     def watch_queue(self, scheduler: Scheduler, tree: RadixCache) -> None:
         """Observe the passes through the queue, which refresh the prefixes of waiting requests."""

@@ -31,6 +31,8 @@ from typing import TypeVar
 
 from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..engine.engine import Engine
+from ..memory import LeasePool
+from ..memory.radix_cache import TreeNode
 from ..policy.admission import Work
 from ..policy.waiting import CACHE_AWARE, is_held
 from ..scheduler import Scheduler
@@ -38,6 +40,7 @@ from ..scheduler.pd import DecodeScheduler, PrefillScheduler
 from .admission import PassWatch
 from .formulas import ExpectedRatio, wrong_cuts
 from .history import many
+from .prefix_audit import path_up
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
 
@@ -111,7 +114,8 @@ class Watched:
 
         def chained(batch: ScheduleBatch) -> ScheduleBatch:
             """Judge a chained step of the same requests: no request may be waiting."""
-            asked = [req.rid for req in scheduler.waiting_queue]
+            chunked = scheduler.prefill.chunked_req
+            asked = [req.rid for req in (*scheduler.waiting_queue, chunked) if req is not None]
             again = self.judged(lambda: chain(batch), repeats=True)
             self.keep("progress", (f"{rid} waits, and is not asked whether it may be in step "
                                    f"{self.step}" for rid in asked))  # fmt: skip
@@ -170,6 +174,7 @@ class Watched:
             self.keep("progress", decision.left_out())
             self.keep("progress", decision.by_formulas())
             self.keep("order", decision.out_of_order())
+        self.keep("progress", decision.starves_on())
         if decision.prompts and decision.decodes and not decision.is_unified:
             self.passes.mixed()
         self.keep("progress", [*self.passes.found, *self.passes.closed_queue()])
@@ -381,11 +386,18 @@ class Decision:
         elif self.waiting:
             yield from self._of_waiting()
 
+    def starves_on(self) -> Iterator[str]:
+        """Yield a step of decodes after which prompts wait as if it lacked memory."""
+        is_decided = bool(self.decodes) and not (self.is_unified or self.repeats)
+        if is_decided and self.scheduler.retraction.starved:
+            yield f"step {self.watched.step} has its memory, but prompts still wait for that"
+
     def by_formulas(self) -> Iterator[str]:
         """Yield the numbers that differ from the formulas of the rules (``formulas.py``)."""
         config, step, of_rules = self.config, self.watched.step, ExpectedRatio(self.config)
         now, has_preempted = self.scheduler.new_token_ratio.current, bool(self.made_way)
-        expected = [self.ratio] if self.scheduler.live else [self.ratio, of_rules.start]
+        is_idle = not (self.scheduler.live or self.scheduler.batches_in_flight)
+        expected = [of_rules.start if is_idle else self.ratio]
         if self.decodes and not (self.prompts or self.is_unified or self.repeats):
             expected = [of_rules.decayed(self.ratio)]
         if self.retracted and not (self.is_unified or has_preempted):
@@ -409,7 +421,7 @@ class Decision:
         is_short = need > leases.available_pages and not self.decodes
         if not self.prompts and is_short:
             is_alone = len(self.scheduler.running_batch) + bool(self.chunked) <= 1
-            comes_back = need <= leases.available_pages + leases.pages_returning
+            comes_back = need <= leases.available_pages + pages_coming(leases)
             if is_alone or comes_back or not self.about_to_end:
                 watched.starving = missing[0]
         elif self.prompts and not self.decodes and self.rules.run_first == "prefill":
@@ -525,10 +537,11 @@ class Decision:
             left = min(chunked.extend_len, self.config.prefill_budget - len(asks))
             asks.append((chunked.lease, chunked.computed_len + left))
         need = sum(leases.pages_lacking(lease, reach) for lease, reach in asks if lease)
-        if need <= leases.available_pages + leases.pages_returning:
+        coming = pages_coming(leases)
+        if need <= leases.available_pages + coming:
             yield (
                 f"{victim}, when the next step needs {many(need, 'page')}: "
-                f"{leases.available_pages} are available, and {leases.pages_returning} more once "
+                f"{leases.available_pages} are available, and {coming} more once "
                 "the steps in flight return"
             )
         if not self.is_unified and self.about_to_end:
@@ -563,6 +576,21 @@ class Decision:
         """Return the running requests with all their steps launched: their result is the last."""
         most, running = self.scheduler.decode.overrun, self.scheduler.running_batch
         return [req for req in running if req.device_len >= req.max_device_len + most]
+
+
+def pages_coming(leases: LeasePool) -> int:
+    """Return the pages that closed leases release: their own, and cached ones that they alone lock.
+
+    It is ``LeasePool.pages_returning``, counted a second time.
+    """
+    found = 0
+    for lease in leases.returning:
+        found += len(lease.pages) - lease.shared_pages
+        if isinstance(lease.node, TreeNode):
+            found += sum(node.num_pages for node in path_up(lease.node) if node.lock_ref == 1)
+        elif lease.node is not None:
+            found += sum(block.ref_cnt == 1 for block in lease.node)
+    return found
 
 
 def unknown_rules(scheduler: Scheduler) -> dict[str, str]:
