@@ -79,9 +79,9 @@ def test_the_same_seed_says_the_same_on_any_number_of_processes(cli: Any) -> Non
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     """A folder with a serial run, one that overlaps, and one with two bugs."""
-    traces = {loop: judge(case_of(10, loop)).trace for loop in ("serial", "overlap")}
+    traces = {loop: judge(case_of(1, loop)).trace for loop in ("serial", "overlap")}
     with put_in([NO_WAIT, LOCKED]):
-        traces["bug"] = judge(case_of(10, "overlap")).trace
+        traces["bug"] = judge(case_of(1, "overlap")).trace
     for name, trace in traces.items():
         native.write(trace, tmp_path / f"{name}.json")
     return tmp_path
