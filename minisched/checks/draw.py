@@ -464,7 +464,8 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
     if rng.random() < 0.1:
         req = rng.choice(workload.requests)
         if not wrong_form(req):
-            position = len(req.prompt) - 1 + rng.randrange(3)
+            late = rng.randrange(3)  # 0: in the first chunk
+            position = len(req.prompt) - 1 + late if late else 0
             workload.failures += (Failure(req.rid, position, "NaN logits"),)
     if rng.random() < 0.2 and theme in ("any", "urgent"):
         share_long_prefix(rng, workload)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -236,10 +236,11 @@ class Clients:
             """Check that a failed step, or a row with NaN, ends the requests that still need it."""
             fails = bool(result.error or result.nan_samples)
             needs = [*needed_by(batch, result)] if fails else []
+            hit = [*hit_by(batch, result)] if fails else []
             lives = [req for req in scheduler.live.values() if fails]
             outputs = process(batch, result)
             for req in lives if not self.blamed else ():
-                if result.error and req in needs and not req.finished:
+                if req in hit and req in needs and not req.finished:
                     self.blamed = f"step {batch.step} failed, and {req.name} did not end with it"
                 elif req.finish_reason is FinishReason.ERROR and req not in needs:
                     self.blamed = (
@@ -461,6 +462,14 @@ def needed_by(batch: ScheduleBatch, result: Result) -> Iterator[Request]:
     for req, lease in zip(batch.reqs, batch.leases, strict=True):
         is_late = not req.finished and any(part.keeps_late for part in req.parts)
         if (req.lease is lease or is_late) and (result.error or not lease.is_spoiled):
+            yield req
+
+
+def hit_by(batch: ScheduleBatch, result: Result) -> Iterator[Request]:
+    """Yield the requests of a failed step, or those of the rows with NaN in their first sample."""
+    firsts = accumulate(batch.sample_lens, initial=0)
+    for req, first in zip(batch.reqs, firsts, strict=False):
+        if result.error or first in result.nan_samples:
             yield req
 
 

@@ -177,6 +177,7 @@ class Watched:
         self.keep("progress", decision.starves_on())
         if decision.prompts and decision.decodes and not decision.is_unified:
             self.passes.mixed()
+            self.keep("order", decision.mixed_wrongly())
         self.keep("progress", [*self.passes.found, *self.passes.closed_queue()])
         self.keep("order", self.passes.misplaced)
         done = [req for req, row in decision.prompts.items() if row.deliver]
@@ -391,6 +392,12 @@ class Decision:
         is_decided = bool(self.decodes) and not (self.is_unified or self.repeats)
         if is_decided and self.scheduler.retraction.starved:
             yield f"step {self.watched.step} has its memory, but prompts still wait for that"
+
+    def mixed_wrongly(self) -> Iterator[str]:
+        """Yield a request with log-probabilities in a step of prompts and decodes (SGLang)."""
+        for req in (*self.prompts, *self.decodes):
+            if req.params.return_logprob:
+                yield f"{req.rid} wants log-probabilities, but step {self.watched.step} is mixed"
 
     def by_formulas(self) -> Iterator[str]:
         """Yield the numbers that differ from the formulas of the rules (``formulas.py``)."""
