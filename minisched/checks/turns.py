@@ -5,8 +5,11 @@
   scheduler has just found no further step, or if a mark names the reason. A loop that only repeats
   steps (``REPEATS``) may also wait if the newest step can't be repeated.
 - The host builds a mask, and lets a sampling wait for tokens, only for requests that need that.
+- The host processes no result while a thread of it builds a mask, because that reads the requests.
 - The sampling is launched as soon as its mask is built, unless a thread of the host launches it.
 - The prefill side of ``pd`` sends the KV of a chunk when it has processed the chunk's step.
+- A step with an op that raised an error is processed as a failed one. The op that replaces the
+  pass of a lost step raises none.
 - MindIE's ledger lists the live requests alone. Once a step is launched, it has their tokens and a
   placeholder for each one in flight.
 
@@ -22,7 +25,7 @@ from itertools import islice
 from typing import Any
 
 from ..core import NoBatch, Outputs, Request, Result, ScheduleBatch
-from ..devices.base import Label
+from ..devices.base import Label, Op, Stream
 from ..engine.engine import Engine
 from ..loops.design import LOOPS, find_loop
 from ..loops.pd import PrefillEngine
@@ -31,6 +34,7 @@ from ..scheduler import Scheduler
 from ..scheduler.repeat import can_chain, can_repeat
 from ..worker import Step
 from .history import many
+from .laws import STAND_IN
 
 REPEATS: dict[str, Callable[[Scheduler, ScheduleBatch], bool]] = {
     "mlx_async": can_chain,
@@ -67,6 +71,7 @@ class LoopTurns:
         self.aborted = set[str]()  # requests that ended when this turn received messages
         self.masked: Step | None = None  # the last step with a built mask
         self.launches_samples = False
+        self.by_thread: Op | None = None  # the newest mask that a thread builds
         self.listen_to_decisions()
         if is_published(loop):
             self.listen_to_waits()
@@ -170,9 +175,24 @@ class LoopTurns:
                     "sample", f"step {step.batch.step} is processed, but the sampling of step "
                     f"{late.batch.step} is not launched, although its mask is built",
                 )  # fmt: skip
+            if not getattr(self.by_thread, "done", True):
+                self.found.setdefault(
+                    "thread", f"step {step.batch.step} is processed, while a thread builds a mask "
+                    "from the requests",
+                )  # fmt: skip
             errors = [step.error, *(op.error for op in step.launched)]
             if engine.device.clock != "virtual":  # an op of a later step may raise it again now
                 errors = []
+            if not result.error and any(error is not None for error in errors):
+                self.found.setdefault(
+                    "error", f"step {step.batch.step} is processed without an error, but an op of "
+                    "it has raised one",
+                )  # fmt: skip
+            if any(op.name == STAND_IN and op.error is not None for op in step.launched):
+                self.found.setdefault(
+                    "lost", f"step {step.batch.step} is lost, and the op that replaces its pass "
+                    "has raised an error",
+                )  # fmt: skip
             if any(error is not None and error.__traceback__ is not None for error in errors):
                 self.found.setdefault(
                     "frames", f"the error of step {step.batch.step} keeps the frames of its "
@@ -180,6 +200,24 @@ class LoopTurns:
                 )  # fmt: skip
             return process_result(step, result)
 
+        def opened(name: str) -> Stream:
+            """Return a thread of the host, and record the masks that it builds."""
+            lane = thread(name)
+            if "launch" in vars(lane):
+                return lane  # it was opened before
+            launch = lane.launch
+
+            def launched(fn: Callable[..., Any], *args: Any, **options: Any) -> Op:
+                """Keep the op of a mask."""
+                op: Op = launch(fn, *args, **options)
+                self.by_thread = op if options["name"] == "mask" else self.by_thread
+                return op
+
+            lane.launch = launched  # type: ignore[method-assign]
+            return lane
+
+        thread = engine.device.thread
+        engine.device.thread = opened  # type: ignore[method-assign]
         recording.wait, recording.must_wait = waited, marked  # type: ignore[method-assign]
         engine.wait_for = waiting_for  # type: ignore[method-assign]
         engine.update_vocab_mask = masks  # type: ignore[method-assign, assignment]
