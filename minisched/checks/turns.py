@@ -5,6 +5,8 @@
   scheduler has just found no further step, or if a mark names the reason. A loop that only repeats
   steps (``REPEATS``) may also wait if the newest step can't be repeated.
 - The host builds a mask, and lets a sampling wait for tokens, only for requests that need that.
+- Where the host builds the ops, it has the result of the last step before it lays out a step with
+  positions that depend on that result.
 - The host processes no result while a thread of it builds a mask, because that reads the requests.
 - The sampling is launched as soon as its mask is built, unless a thread of the host launches it.
 - The prefill side of ``pd`` sends the KV of a chunk when it has processed the chunk's step.
@@ -71,6 +73,7 @@ class LoopTurns:
         self.aborted = set[str]()  # requests that ended when this turn received messages
         self.masked: Step | None = None  # the last step with a built mask
         self.launches_samples = False
+        self.laid_out: Step | None = None  # the newest step that is laid out
         self.by_thread: Op | None = None  # the newest mask that a thread builds
         self.listen_to_decisions()
         if is_published(loop):
@@ -199,6 +202,22 @@ class LoopTurns:
                     "traceback, and their memory",
                 )  # fmt: skip
             return process_result(step, result)
+
+        lay_out = engine.worker.lay_out
+
+        def laid_out(step: Step, previous: Step | None = None) -> None:
+            """Check that the host knows the positions of a step whose ops it builds."""
+            before, self.laid_out = self.laid_out, step
+            lay_out(step, previous)
+            is_late = before is not None and not before.has_result
+            starts = getattr(step.batch, "start_unknown", ())  # of a step with drafts
+            if engine.device.built_by_host and is_late and any(starts):
+                self.found.setdefault(
+                    "positions", f"the host builds step {step.batch.step}, whose positions depend "
+                    "on the step before, without the result of that step",
+                )  # fmt: skip
+
+        engine.worker.lay_out = laid_out  # type: ignore[method-assign]
 
         def opened(name: str) -> Stream:
             """Return a thread of the host, and record the masks that it builds."""
