@@ -206,15 +206,15 @@ class LoopTurns:
         lay_out = engine.worker.lay_out
 
         def laid_out(step: Step, previous: Step | None = None) -> None:
-            """Check that the host knows the positions of a step whose ops it builds."""
+            """Check that a step that the host builds has known positions."""
             before, self.laid_out = self.laid_out, step
             lay_out(step, previous)
             is_late = before is not None and not before.has_result
             starts = getattr(step.batch, "start_unknown", ())  # of a step with drafts
             if engine.device.built_by_host and is_late and any(starts):
                 self.found.setdefault(
-                    "positions", f"the host builds step {step.batch.step}, whose positions depend "
-                    "on the step before, without the result of that step",
+                    "positions", f"the host builds step {step.batch.step} before it has the result "
+                    "that the positions of the step depend on",
                 )  # fmt: skip
 
         engine.worker.lay_out = laid_out  # type: ignore[method-assign]
