@@ -245,18 +245,17 @@ class Recorder:
     def in_order(self, clock: str) -> dict[str, list[Any]]:
         """Return the events in order, without edges to what never ran; a wall clock starts at 0."""
         slices = sorted(self.slices, key=lambda item: (item.start, item.end, item.id))
-        if zero := (slices[0].start if slices and clock == "wall" else 0):
-            slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
-        ids = {item.id for item in slices}
         counters = sorted(self.counters, key=lambda item: (item.time, item.name))
         marks = sorted(self.marks, key=lambda item: item.time)
-        return {
-            "slices": slices,
-            "edges": [edge for edge in sorted({*self.edges}) if {edge.src, edge.dst} <= ids],
-            "counters": [replace(item, time=max(0, item.time - zero)) for item in counters],
-            "marks": [replace(item, time=max(0, item.time - zero)) for item in marks],
-            "program": list(self.acts),
-        }
+        if zero := (slices[0].start if slices and clock == "wall" else 0):
+            slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
+            counters = [replace(item, time=max(0, item.time - zero)) for item in counters]
+            marks = [replace(item, time=max(0, item.time - zero)) for item in marks]
+        ids = {item.id for item in slices}
+        edges = sorted({*self.edges}, key=lambda item: (item.src, item.dst, item.kind))
+        edges = [edge for edge in edges if edge.src in ids and edge.dst in ids]
+        found: dict[str, list[Any]] = {"slices": slices, "edges": edges, "counters": counters}
+        return {**found, "marks": marks, "program": list(self.acts)}
 
     def here(self) -> tuple[str, int]:
         """Return this thread's lane and its newest slice or call; a stream's thread has no lane."""
@@ -284,9 +283,9 @@ class Recorder:
             self.acts.append(act)
 
     def _touch(self, lane: str, op: int, touches: Iterable[Touch], step: int = 0) -> None:
-        for kind, resource, cells, rid in ((*touch, "")[:4] for touch in touches):
+        for kind, resource, cells, *rid in touches:
             if at := to_text(cells):
-                self.act(Act(lane, kind, op, resource, at, rid, step=step))
+                self.act(Act(lane, kind, op, resource, at, rid[0] if rid else "", step=step))
 
 
 class Phase(AbstractContextManager[int]):
@@ -339,9 +338,10 @@ def to_text(cells: Cells) -> str:
     """Return cells in order, each once, as spans: ``3-7 9``."""
     if isinstance(cells, str):
         return cells
+    if isinstance(cells, range) and cells.step == 1 and cells:  # as a row of memory
+        first, last = cells[0], cells[-1]
+        return str(first) if first == last else f"{first}-{last}"
     spans: list[list[int]] = []
-    if isinstance(cells, range) and cells.step == 1 and cells:
-        spans, cells = [[cells[0], cells[-1]]], ()  # a long row of memory
     for cell in sorted(set(map(int, cells))):
         if spans and cell == spans[-1][1] + 1:
             spans[-1][1] = cell

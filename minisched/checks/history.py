@@ -11,7 +11,7 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, wraps
 from typing import NamedTuple, TypeVar
 
@@ -159,7 +159,8 @@ class PlayedOrder:
             if kind == "wait" and op in by_id:
                 waited[lane] = by_id[op].step
             elif kind == "read" and is_hosts[lane] and "host output" in act.resource:
-                act = replace(act, op=process.get((lane, waited.get(lane, 0)), op))
+                reader = process.get((lane, waited.get(lane, 0)), op)
+                act = Act(lane, kind, reader, act.resource, act.at, act.rid, act.during, act.step)
             launch = self.launched.get(op) if act.at or kind == "end" else None
             done = Done(len(self.done), act, here[lane], clocks[lane], launch)
             self.done.append(done)

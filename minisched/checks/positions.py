@@ -10,7 +10,7 @@ request that ends by itself leaves all of its whole pages there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 
 from ..core import FinishReason, Lease, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import Buffer
@@ -18,10 +18,9 @@ from ..engine.engine import Engine
 from ..models.base import ForwardBatch, Model
 from ..models.hash import HashModel
 from ..policy.rules import Rules
-from ..trace import Trace
+from ..trace import Mark, Trace
 from ..trace.cells import spans_of
-from ..trace.sides import one_side, sides
-from .history import MarkMoment, Offence, many, moments
+from .history import MarkMoment, Offence, heard, many
 from .leaks import is_kv
 
 
@@ -167,15 +166,18 @@ def find_unwritten(
     Only a write after the page's allocation counts. If pages enter when their step is planned
     (``is_planned``), they are judged once it has returned. An op in ``failed_ops`` wrote nothing.
     """
-    for side in sides(trace):
-        yield from Written(trace, side, is_planned, failed_ops).unwritten()
+    for side, marks in heard(trace).items():
+        yield from Written(trace, side, marks, is_planned, failed_ops).unwritten()
 
 
 class Written:
     """The KV of one scheduler's pages, mark by mark."""
 
-    def __init__(self, trace: Trace, side: str, is_planned: bool, failed_ops: Set[int]) -> None:
-        self.marks, self.is_planned = list(moments(one_side(trace, side))), is_planned
+    def __init__(
+        self, trace: Trace, side: str, marks: Sequence[tuple[Mark, MarkMoment]], is_planned: bool,
+        failed_ops: Set[int],
+    ) -> None:  # fmt: skip
+        self.marks, self.is_planned = marks, is_planned
         self.by_step: defaultdict[int, list[tuple[str, int, int]]] = defaultdict(list)
         self.sent: list[tuple[int, str, int, int]] = []  # end of the transfer, and what it wrote
         slices = {item.id: item for item in trace.slices}

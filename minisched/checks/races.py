@@ -53,8 +53,11 @@ class SpanMap:
     def put(self, first: int, last: int, who: Done | None) -> None:
         """Set the last access of cells ``first`` to ``last``; None removes it."""
         at = slice(bisect_left(self.lasts, first), bisect_right(self.firsts, last))
-        new = [(first, last, who)] if who else []
         self.newest = who.moment if who else self.newest
+        if who and self.firsts[at] == [first] and self.lasts[at] == [last]:
+            self.whos[at] = [who]  # as usual: the same cells as before
+            return
+        new = [(first, last, who)] if who else []
         if old := self.whos[at]:
             start, end = self.firsts[at][0], self.lasts[at][-1]
             new = [*([(start, first - 1, old[0])] if start < first else []), *new]
@@ -106,8 +109,10 @@ def find_pairs(
                 free.put(*span, done)
             continue
         for (lane, was_read), log in mine.items():
+            if lane == act.lane or (is_read and was_read):
+                continue
             known = done.clock.get(lane, 0)
-            if lane != act.lane and not (is_read and was_read) and log.newest > known:
+            if log.newest > known:
                 for first, last, other in (it for span in cells for it in log.over(*span)):
                     if other.moment > known:
                         note(RACE, other, done, (first, last))

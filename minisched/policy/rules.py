@@ -241,7 +241,8 @@ def fitting_tokens(
     Clipped, it fits with the page that ``Ratio`` has to spare, so alone it never waits. It gets at
     least one token (SGLang ``scheduler.py:init_req_max_new_tokens``).
     """
-    if rules_of_admission(rules).too_many_tokens == "refused":
+    is_unified = rules.run_first == "unified"
+    if (ONE_BUDGET if is_unified else vars(rules))["too_many_tokens"] == "refused":
         return asked
     paged_len = -(-prompt_len // page_size) * page_size
     in_context = min(context_len, num_slots) - SPARED - prompt_len
