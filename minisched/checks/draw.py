@@ -548,6 +548,25 @@ def make_equal(workload: Workload, theme: str, with_logprobs: bool) -> None:
             config, max_running_requests=2, priority_scheduling_preemption_threshold=0,
             kv_tokens=max(config.kv_tokens, room),
         )  # fmt: skip
+        if not (with_logprobs or config.speculative_algorithm):
+            mix_urgent(workload)
+
+
+def mix_urgent(workload: Workload) -> None:
+    """Let an urgent prompt be computed next to the decodes of the requests that are not preempted.
+
+    Memory suffices for all, and no request is aborted or wants log-probabilities.
+    """
+    for at, req in enumerate(workload.requests):
+        if not wrong_form(req):
+            params = replace(req.params, return_logprob=False, top_logprobs_num=0)
+            workload.requests[at] = replace(req, params=params)
+    config, size = workload.config, workload.config.page_size
+    workload.aborts = {}
+    workload.config = replace(
+        config, rules="", run_first="prefill", enable_mixed_chunk=True, max_prefill_tokens=99,
+        chunked_prefill_size=-(-16 // size) * size, kv_tokens=config.kv_tokens + 2 * CONTEXT_LEN,
+    )  # fmt: skip
 
 
 # -- Settings --------------------------------------------------------------------------------------
