@@ -198,8 +198,7 @@ def order_of(trace: Trace) -> PlayedOrder:
 # result ends requests before its mark ``tokens``.
 
 
-@dataclass(frozen=True)
-class MarkMoment:
+class MarkMoment(NamedTuple):
     """A moment of a run. ``step`` 0: no step; ``phase`` is empty if the trace does not show it.
 
     ``after`` is the newest step that was committed before. ``slices`` are the slices in which it

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -197,6 +198,7 @@ def noise(key: int, position: int, token: int) -> float:
     return -math.log(-math.log((words[token % 2] + 0.5) / 2**32))
 
 
+@lru_cache(maxsize=1 << 16)  # the cases of one seed need the same words
 def threefry_2x32(key0: int, key1: int, count0: int, count1: int) -> tuple[int, int]:
     """Return Threefry-2x32 with 13 rounds, as in the paper (Salmon and others, SC 2011)."""
     keys = [key0, key1, 0x1BD11BDA ^ key0 ^ key1]

@@ -93,17 +93,18 @@ def find_pairs(
     def note(kind: str, first: Done, second: Done, cells: Span) -> None:
         """Record a pair of accesses to ``cells``."""
         key = kind, first.when, second.when
-        found.setdefault(key, AccessPair(kind, first, second, [])).cells.append(cells)
+        if key not in found:
+            found[key] = AccessPair(kind, access_of(first), access_of(second), [])
+        found[key].cells.append(cells)
 
     for done in order.done:
         act = done.act
-        if act.kind == "end":  # it writes the op's value
-            act = Act(act.lane, "write", act.op, VALUE, str(act.op))
-            done = done._replace(act=act)
-        if not act.at:
+        is_end = act.kind == "end"
+        resource, at = (VALUE, str(act.op)) if is_end else (act.resource, act.at)
+        if not at:
             continue
-        is_read, mine, free = act.kind == "read", logs[act.resource], freed[act.resource]
-        cells = spans_of(act.at)
+        is_read, mine, free = act.kind == "read", logs[resource], freed[resource]
+        cells = spans_of(at)
         if act.kind == "release":
             for span in cells:
                 free.put(*span, done)
@@ -125,6 +126,14 @@ def find_pairs(
             if act.kind == "free" or (free.whos and not is_read):
                 free.put(*span, done if act.kind == "free" else None)
     return list(found.values())
+
+
+def access_of(done: Done) -> Done:
+    """Return the end of an op as the write of the op's value, and any other act as it is."""
+    act = done.act
+    if act.kind != "end":
+        return done
+    return done._replace(act=Act(act.lane, "write", act.op, VALUE, str(act.op)))
 
 
 # -- Reports: an edge that is missing in every step is reported once, not once a step --------------

@@ -75,9 +75,9 @@ def reachable(engine: Engine) -> Iterator[tuple[Any, str]]:
         seen.add(id(item))
         yield item, path
         if isinstance(item, dict):
-            todo += ((part, path) for pair in item.items() for part in pair)
-        elif isinstance(item, CONTAINERS):
-            todo += ((part, path) for part in item)
+            item = [*item.keys(), *item.values()]
+        if isinstance(item, CONTAINERS):
+            todo += ((part, path) for part in item if not isinstance(part, OTHERS))
         elif type(item).__module__.startswith(PACKAGES) and not isinstance(item, (Request, Lease)):
             names = [*getattr(item, "__dict__", ()), *getattr(type(item), "__slots__", ())]
             for name in names:

@@ -78,6 +78,7 @@ class LoopTurns:
         self.listen_to_decisions()
         if is_published(loop):
             self.listen_to_waits()
+        if is_published(loop) and loop.startswith("mindie"):
             self.listen_to_ledger()
         if isinstance(engine, PrefillEngine):
             self.listen_to_transfers(engine)
