@@ -195,6 +195,7 @@ class Clients:
         self.late = ""  # the first turn that delivered fewer or more tokens than it processed
         self.dropped = ""  # the first stale output that was dropped although it counts
         self.blamed = ""  # the first failed result that ended the wrong requests
+        self.is_interrupted = False
         self.deaf = ""  # the first turn that received an abort and did not end the request
 
     def watch(self, engine: Engine) -> None:
@@ -215,6 +216,9 @@ class Clients:
             messages = take(now)
             for message in messages:
                 self._take(message)
+            is_first, self.is_interrupted = not self.is_interrupted, frontend.interrupted
+            if self.is_interrupted and is_first and frontend.next_arrival is not None:
+                self.deaf = f"the interrupt in turn {self.turn} left a request that comes later"
             for req in self._living(None) if frontend.interrupted else ():
                 self.given_up[req] = GivenUp(self.turn, len(req.output_ids), "")
             return messages
@@ -287,8 +291,20 @@ class Clients:
             error = self._refusal(message) or usual
             self.sent_again.append(SentAgain(message.name, is_live, error))
         elif isinstance(message, AbortReq):
+            if missed := self.missed_by(message):
+                self.early = (
+                    self.early or f"an abort of {missed} precedes it, but was sent after it"
+                )
             for req in self._living(None if message.abort_all else message.rid):
                 self.given_up[req] = GivenUp(self.turn, len(req.output_ids), message.error)
+
+    def missed_by(self, abort: AbortReq) -> str:
+        """Return the name of a request that every abort of its id should find; '' if it does."""
+        workload = self.workload
+        turns = [turn for turn, rid in workload.aborts.items() if rid == abort.rid]
+        sent = zip(workload.arrivals, workload.requests, strict=True) if turns else ()
+        before = [req for turn, req in sent if req.name == abort.rid and turn <= min(turns)]
+        return "" if all(req in self.truth for req in before) else abort.rid
 
     def _clipped(self, req: Request) -> Alone:
         """Return the result of a request alone, with as many of its tokens as the pool can hold."""
