@@ -8,12 +8,12 @@ memory and tokens that are left. ``PassWatch`` observes two calls, ``PrefillMana
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isclose
 from typing import Any
 
-from ..core import Request
+from ..core import Request, Row
 from ..memory import Match
 from ..policy.admission import Retract
 from ..policy.prefill_adder import PrefillAdder
@@ -59,13 +59,14 @@ class Pass:
         self.marked = list[str]()  # wrong marks
         self.due: tuple[str, str, int, int] | None = None  # the mark of an expected refusal
         self.budget: dict[str, int] = {}  # before any prompt
+        self.stalled = list[int]()  # tokens left for a chunk that gets none
         if self.is_unified:  # ``progress.py`` compares the whole step with its one budget
             self.input = self.chunk = adder.rem_input_tokens
             for req, length in adder.can_run_list:
                 self.added.append((req, length))
                 self.reserved += self.rest_of(req, 0) if self.reserves == "rest" else 0
         else:
-            self.budget = self.remains()
+            self.budget = {"mixed_decode_tokens": mixed, **self.remains()}
             self.go_on()
 
     def remains(self) -> dict[str, int]:
@@ -152,6 +153,8 @@ class Pass:
         self.goes_on = not 0 < length == req.extend_len
         if length:
             self.add(req, length, req.computed_len, req.extend_len)
+        else:
+            self.stalled = [min(0, self.chunk) if self.has_chunks else 0]
 
     def add(self, req: Request, length: int, start: int, rest: int) -> None:
         """Charge a prompt that computes ``length`` of its ``rest`` tokens, from ``start`` on."""
@@ -253,10 +256,18 @@ class Pass:
         self.reserved -= self.running.pop(victim, 0)
 
     def judge_budget(self, marks: Sequence[Mark]) -> None:
-        """Compare the newest mark of a budget with the numbers before any prompt."""
-        budget = next((it.attrs for it in reversed(marks) if it.name == "budget"), {})
-        if self.budget.items() - budget.items():
+        """Compare the marks of the budget before any prompt, and of a chunk that gets none."""
+        budgets = [it.attrs for it in marks if it.name == "budget"]
+        budget = budgets[-1] if len(budgets) == 1 else {"marks": len(budgets)}
+        if self.budget.items() - budget.items() or len(budgets) != 1:
             self.marked.append(f"its budget is {budget}, but the rules give {self.budget}")
+        left = [
+            it.attrs["left"] if (it.attrs["result"], it.attrs["need"]) == ("OTHER", 1) else None
+            for it in marks
+            if it.name == "refuse" and it.attrs["reason"].startswith("the next chunk")
+        ]
+        if left != self.stalled:
+            self.marked.append(f"the next chunk has the tokens {left} in marks, not {self.stalled}")
 
     def refusal(self, rid: str, result: str, need: int, left: int, reason: str) -> None:
         """Compare the mark of a refusal with the rule that refuses."""
@@ -376,12 +387,18 @@ class PassWatch:
 
     def told(self, mark: Callable[..., None], name: str, **attrs: Any) -> None:
         """Record a mark during a pass, and compare it with the pass."""
+        before = len(self.recorder.marks)
         mark(name, **attrs)
         assert self.newest is not None
-        if name == "refuse":
-            self.newest.refusal(**attrs)
-        elif name == "admit":
-            self.admission(self.newest, attrs)
+        if name not in ("refuse", "admit"):
+            return
+        made = self.recorder.marks[before:]
+        if len(made) != 1 or made[0].name != name:
+            self.marked.append(f"{attrs['rid']} has {len(made)} marks {name!r}")
+        elif name == "refuse":
+            self.newest.refusal(**{key: it for key, it in made[0].attrs.items() if key != "side"})
+        else:
+            self.admission(self.newest, made[0].attrs)
 
     def admission(self, passed: Pass, attrs: dict[str, Any]) -> None:
         """Compare the mark of an admission with what the batch builder has left."""
@@ -406,6 +423,21 @@ class PassWatch:
         self.line, self.was_full = line, scheduler.prefill.batch_is_full
         self.may_starve = bool(scheduler.batches_in_flight and scheduler.running_batch)
         self.num_marks = len(self.recorder.marks)
+
+    def admissions(self, prompts: Mapping[Request, Row]) -> Iterator[str]:
+        """Yield a decision with other marks of admissions than its step has prompts."""
+        made = [
+            tuple(mark.attrs[name] for name in ("rid", "hit_len", "extend_len", "is_chunked"))
+            for mark in self.recorder.marks[self.num_marks :]
+            if mark.name == "admit"
+        ]
+        expected = [
+            (req.rid, req.admission.hit_len, row.end - row.start, not row.deliver)
+            for req, row in prompts.items()
+        ]
+        if made != expected:
+            step = self.scheduler.leases.launched_step
+            yield f"step {step} has the prompts {expected}, but the marks admit {made}"
 
     def refusals(self) -> Iterator[str]:
         """Yield refusals with other words than numbers, and a request that waits without one."""

@@ -34,7 +34,15 @@ from .exact import find_inexact
 from .figures import Figures
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
-from .labels import Labels, find_untold, find_wrong_edges, find_wrong_labels, find_wrong_marks
+from .labels import (
+    Labels,
+    find_untold,
+    find_wrong_edges,
+    find_wrong_labels,
+    find_wrong_marks,
+    find_wrong_results,
+    find_wrong_set_up,
+)
 from .launches import (
     Shape,
     find_misplaced,
@@ -54,6 +62,7 @@ from .laws import (
     over_budget,
 )
 from .leaks import AT_ONCE, find_leaks, find_unlisted
+from .marked import MarkWatch, find_wrong_rows, find_wrong_transfers
 from .oracle import OF_HASH, Alone, find_unlike, find_wrong_beams
 from .positions import Cached, Ids, Positions, enters_planned, find_unwritten
 from .prefix_audit import PrefixAudit
@@ -144,6 +153,7 @@ class Witnesses:
         self.turns = list[LoopTurns]()  # of each engine
         self.drafts = list[DraftRules]()  # of each engine
         self.labels = list[Labels]()  # of each scheduler
+        self.marked = list[MarkWatch]()  # of each engine
         self.shares_planned = False  # pages enter the prefix cache before they are written
         self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
@@ -211,6 +221,7 @@ class Witnesses:
         self.turns.append(LoopTurns(engine, self.case.loop, self.case.options))
         self.drafts.append(DraftRules(engine))
         Watched(engine, self.progress, self.unknown)
+        self.marked.append(MarkWatch(engine))
         for fault in self.failing:
             fault.put_in(engine)
 
@@ -323,11 +334,17 @@ class Witnesses:
             return
         steps = {(it.side, step): of for it in self.labels for step, of in it.steps.items()}
         yield "record", [self.progress["record"]] if "record" in self.progress else []
+        for marked in self.marked:
+            yield "record", marked.found
+        yield "record", find_wrong_rows(self.trace)
         yield "record", find_wrong_labels(self.trace, steps)
         yield "record", find_wrong_marks(self.trace, steps, self.labels)
+        yield "record", find_wrong_set_up(self.trace, self.labels)
+        yield "record", find_wrong_transfers(self.trace)
         if not self.workload.struck:
             yield "record", find_wrong_edges(self.trace, steps)
         if self.workload.config.beam_width == 1:
+            yield "record", find_wrong_results(self.trace, steps)
             yield "record", find_untold(self.trace, self.clients.heard)
 
     def failed_steps(self) -> Iterator[str]:

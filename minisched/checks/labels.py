@@ -40,6 +40,11 @@ RELAY_MARKS = {
     "fill_device": "placeholder fill", "fill_host": "placeholder fill",
 }  # fmt: skip
 """The mark of each step that is laid out, by relay."""
+LOOP_MARKS = {
+    "mindie_plugin": ("context",), "mindie_dual": ("context", "ledger"),
+    "mindie_placeholder": ("ledger",), "mindie_single": ("ledger",),
+}  # fmt: skip
+"""The marks of each step, by loop; two of a ledger: after the plan and after the result."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,9 @@ class Committed:
     sources: Mapping[str, int]  # by request: the newest step that sampled a token of its lease
     taken: set[str]  # requests with an edge for their newest token
     chunked: int | None  # the row of a prompt in chunks
+    grammars: set[str]  # requests with a grammar
+    uploads: tuple[int, ...]  # first positions that a token pool gets from the host; -1: none
+    sent: tuple[int, ...]  # tokens that a request state gets from the host
 
 
 class Labels:
@@ -69,13 +77,33 @@ class Labels:
         self.has_drafts, self.has_beams = bool(config.num_draft_tokens), config.beam_width > 1
         self.steps: dict[int, Committed] = {}
         self.sampled: dict[Lease, int] = {}
+        self.begun = set[Lease]()  # with a step of their prompt
         self.takes_from_host = not engine.worker.relay.gives_every_input
+        self.graph_limit, self.num_beams = config.cuda_graph_max_bs, config.beam_width
+        self.num_rows = config.max_running_requests
+        worker, relay = engine.worker, engine.worker.relay
+        num_outputs = len(getattr(worker.outputs[0], "values", ()))
+        sizes: dict[str, Any] = {"page table": worker.max_len, "token pool": worker.max_len}
+        self.set_up = {  # the marks of the memory, each made once
+            "kv pool": {"pages": config.num_pages, "page_size": config.page_size,
+                        "rows": self.num_rows},
+            "row length": sizes,
+            "host buffers": {"count": worker.depth, "size": num_outputs},
+        }  # fmt: skip
+        if relay.name == "ring":
+            self.set_up["future map"] = {"limit": 3 * self.num_rows, "size": 5 * self.num_rows}
+
+    def is_eager(self, of: Committed) -> bool:
+        """Return whether a step is a decode with more rows than a graph has."""
+        limit = self.graph_limit
+        return limit is not None and of.mode == "decode" and len(of.rids) > limit
 
     def look(self, batch: ScheduleBatch) -> None:
         """Keep the facts of a step."""
         chunked = None if batch.chunked_req is None else batch.reqs.index(batch.chunked_req)
         ends, unknown, sources, taken = [], dict[int, str](), dict[str, int](), set[str]()
         at, has_edges = 0, not (self.has_drafts or self.has_beams)
+        uploads, sent = list[int](), list[int]()
         for row, (req, lease) in enumerate(zip(batch.reqs, batch.leases, strict=True)):
             ids, rid = batch.ids[row], req.rid
             ends.append(batch.starts[row] + len(ids))
@@ -84,6 +112,11 @@ class Labels:
                 unknown |= {at + place: rid for place, it in enumerate(ids) if it is None}
             if (source := self.sampled.get(lease)) is not None:
                 sources[rid] = source
+            sent.append(len(ids) if source is None else 0)
+            begins = batch.starts[row] if lease in self.begun else 0
+            uploads.append(begins if row < batch.num_extend_reqs else -1)
+            if row < batch.num_extend_reqs:
+                self.begun.add(lease)
             if has_edges and (is_unknown or (self.takes_from_host and source is not None)):
                 taken.add(rid)
             if row != chunked:
@@ -93,6 +126,7 @@ class Labels:
             batch.mode.value, tuple(req.rid for req in batch.reqs),
             tuple(lease.row for lease in batch.leases), tuple(batch.starts), tuple(ends),
             at, unknown, sources, taken, chunked,
+            {req.rid for req in batch.reqs if req.params.has_grammar}, (*uploads,), (*sent,),
         )  # fmt: skip
 
 
@@ -267,6 +301,7 @@ def find_wrong_sources(trace: Trace, steps: Steps, flow: Flow) -> Iterator[Offen
 def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Iterator[Offence]:
     """Yield marks with another step, requests, rows or places than the steps have; and none."""
     seen = Counter[tuple[str, str, int]]()  # marks by side, name and step
+    by_side = {labels.side: labels for labels in every}
     for mark in trace.marks:
         attrs = mark.attrs
         side, step = attrs.get("side", ""), attrs.get("step", 0)
@@ -279,7 +314,7 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
             wrong = f"which has no row of {rid}"
         else:
             before = steps.get((side, attrs.get("source", step - 1)))
-            for name, (got, wanted) in figures_of(mark, of, before).items():
+            for name, (got, wanted) in figures_of(mark, of, before, by_side[side]).items():
                 if got != wanted:
                     wrong = f"with {name} {got} instead of {wanted}"
                     break
@@ -292,13 +327,33 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
             item.step for item in trace.slices
             if item.name == "forward" and side_of(item.lane)[0] == labels.side
         }  # fmt: skip
-        for step in labels.steps:
-            for name in ("commit", labels.relay_mark if step in laid_out else ""):
-                if name and (count := seen[labels.side, name, step]) != 1:
+        for step, of in labels.steps.items():
+            wanted = {"commit": 1, "eager launch": int(step in laid_out and labels.is_eager(of))}
+            if labels.relay_mark and step in laid_out:
+                wanted[labels.relay_mark] = 1
+            for name in LOOP_MARKS.get(trace.loop, ()):
+                wanted[name] = 2 if name == "ledger" else 1
+            for name, most in wanted.items():
+                if (count := seen[labels.side, name, step]) != most:
                     yield Offence(f"step {step} has {count} marks {name!r}", (), "label")
 
 
-def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str, tuple[Any, Any]]:
+def find_wrong_set_up(trace: Trace, every: Sequence[Labels]) -> Iterator[str]:
+    """Yield marks of the memory with other sizes than those of an engine."""
+    for labels in every:
+        for name, expected in labels.set_up.items():
+            got = [
+                {key: value for key, value in mark.attrs.items() if key != "side"}
+                for mark in trace.marks
+                if mark.name == name and mark.attrs.get("side", "") == labels.side
+            ]
+            if got != [expected]:
+                yield f"the marks {name!r} have {got}, but the engine has {expected}"
+
+
+def figures_of(
+    mark: Mark, of: Committed, before: Committed | None, labels: Labels
+) -> dict[str, tuple[Any, Any]]:
     """Return attributes of a step's mark, each with its value and the expected one.
 
     ``before`` is the step with tokens that it may take.
@@ -322,13 +377,24 @@ def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str,
             reads_all = len(it["reads"]) >= len(own) or not of.taken
             return {"slots": (len(it["slots"]), len(of.rids)), "all reads": (reads_all, True)}
         case "prev sampled":
+            is_slice = it["targets"] == it["sources"] == tuple(range(len(own)))
+            path = "full" if not own else "slice" if is_slice else "scatter"
             return {
+                "path": (it["path"], path),
                 "targets": (it["targets"], tuple(of.unknown)),
                 "sources": (named(it["sources"]), own),
                 "new": (it["new"], of.num_tokens - len(own)),
             }
         case "lazy tokens":
-            return {"places": (named([at - 1 for at in it["places"]]), own)}
+            sources = {of.sources[rid] for rid in own} or {it["source"]}
+            return {
+                "source": ({it["source"]}, sources),
+                "places": (named([at - 1 for at in it["places"]]), own),
+            }
+        case "beams":
+            width, num_rows = labels.num_beams, labels.num_rows + 1
+            row = of.rows[of.rids.index(it["rid"])]
+            return {"rows": (it["rows"], tuple(row + at * num_rows for at in range(width)))}
         case "placeholder fill":
             filled = [(rid, at) for rid, at in zip(of.rids, it["rows"], strict=True) if at >= 0]
             return {
@@ -340,9 +406,13 @@ def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str,
             return {
                 "rows": (it["rows"], of.rows), "starts": (it["starts"], of.starts),
                 "ends": (it["ends"], of.ends), "writes": (it["writes"], writes),
+                "uploads": (it["uploads"], of.uploads),
             }  # fmt: skip
         case "request state":
-            return {"slots": (it["slots"], of.rows), "starts": (it["starts"], of.starts)}
+            return {
+                "slots": (it["slots"], of.rows), "starts": (it["starts"], of.starts),
+                "sent": (it["sent"], of.sent),
+            }  # fmt: skip
         case "wait":
             return {"op": (it["op"] in ("forward", "sample"), True)}
         case "ledger":
@@ -356,8 +426,45 @@ def figures_of(mark: Mark, of: Committed, before: Committed | None) -> dict[str,
                 "finished": ({*it["finished"]} <= {*it["rids"]}, True),
             }
         case "verified":
-            return {"accepted": (0 <= it["accepted"] <= it["drafts"], True)}
+            at = of.rids.index(it["rid"])
+            drafts = of.ends[at] - of.starts[at] - 1
+            return {
+                "drafts": (it["drafts"], drafts),
+                "accepted": (0 <= it["accepted"] <= it["drafts"], True),
+            }
     return {}
+
+
+def find_wrong_results(trace: Trace, steps: Steps) -> Iterator[Offence]:
+    """Yield marks of drafts and grammars with other tokens than their step delivers, and none."""
+    told = defaultdict[tuple[str, int], dict[str, list[int]]](dict)  # by side and step
+    by_result = defaultdict[tuple[str, str, int], dict[str, list[Mark]]](dict)
+    failed = {mark.attrs["rid"] for mark in trace.marks
+              if mark.name == "finish" and mark.attrs["reason"] == "error"}  # fmt: skip
+    for mark in trace.marks:
+        side, step = mark.attrs.get("side", ""), mark.attrs.get("step", 0)
+        if mark.name == "tokens":
+            for rid, token in zip(mark.attrs["rids"], mark.attrs["tokens"], strict=True):
+                told[side, step].setdefault(rid, []).append(token)
+        elif mark.name in ("verified", "grammar accept"):
+            marks = by_result[side, mark.name, step].setdefault(mark.attrs["rid"], [])
+            marks.append(mark)
+    for (side, step), of in steps.items():
+        drafts = by_result[side, "verified", step]
+        accepted = by_result[side, "grammar accept", step]
+        for rid, tokens in told[side, step].items() if step else ():
+            at = of.rids.index(rid) if rid in of.rids else 0
+            num_drafts = of.ends[at] - of.starts[at] - 1
+            if of.mode == "decode" and num_drafts and rid in of.rids:
+                got = [mark.attrs["accepted"] for mark in drafts.get(rid, [])]
+                if got != [len(tokens) - 1]:
+                    story = f"step {step} delivers {many(len(tokens), 'token')} to {rid}, but is "
+                    yield Offence(f"{story}marked with {got} accepted drafts", (), "label", rid)
+            if rid in of.grammars and rid not in failed:
+                taken = [mark.attrs["tokens"] for mark in accepted.get(rid, [])]
+                if taken != [(*tokens,)]:
+                    story = f"step {step} delivers the tokens {tokens} to {rid}, but is marked "
+                    yield Offence(f"{story}with {taken} of its grammar", (), "label", rid)
 
 
 def find_untold(trace: Trace, heard: Mapping[Request, Sequence[Output]]) -> Iterator[str]:

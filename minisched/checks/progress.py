@@ -169,6 +169,7 @@ class Watched:
             ])  # fmt: skip
         decision.came_to(batch)
         self.keep("record", self.passes.marked)
+        self.keep("record", self.passes.admissions(decision.prompts))
         self.keep("record", [] if repeats else self.passes.refusals())
         if len(scheduler.live) == num_live:  # otherwise an abort has changed the state
             self.keep("progress", decision.left_out())
