@@ -23,6 +23,11 @@ from .formulas import order_by_cache
 
 MOST_NEW = 4096  # SGLang: no request is expected to generate more tokens
 
+DECODES_FIRST = "those who decode run first"
+STARVED = "a decode step waits for memory that is on its way back"
+NOT_NOW = "somebody was preempted or starves, or a prompt is in chunks"
+"""The reasons of a queue that is not looked at: two budgets, a starving decode, one budget."""
+
 
 def may_preempt(scheduler: Scheduler) -> bool:
     """Return whether requests of higher priority may preempt running ones."""
@@ -424,11 +429,20 @@ class PassWatch:
         self.may_starve = bool(scheduler.batches_in_flight and scheduler.running_batch)
         self.num_marks = len(self.recorder.marks)
 
-    def admissions(self, prompts: Mapping[Request, Row]) -> Iterator[str]:
-        """Yield a decision with other marks of admissions than its step has prompts."""
+    def admissions(
+        self, prompts: Mapping[Request, Row], num_decodes: int | None = None
+    ) -> Iterator[str]:
+        """Yield a decision with other marks of admissions than its step has prompts.
+
+        A budget for both has the decodes of the step, if ``num_decodes`` of them are known.
+        """
+        marks = self.recorder.marks[self.num_marks :]
+        budgets = [it.attrs["mixed_decode_tokens"] for it in marks if it.name == "budget"]
+        if num_decodes is not None and any(count != num_decodes for count in budgets):
+            yield f"a budget is marked with {budgets} decodes, but the step has {num_decodes}"
         made = [
             tuple(mark.attrs[name] for name in ("rid", "hit_len", "extend_len", "is_chunked"))
-            for mark in self.recorder.marks[self.num_marks :]
+            for mark in marks
             if mark.name == "admit"
         ]
         expected = [
@@ -441,7 +455,9 @@ class PassWatch:
 
     def refusals(self) -> Iterator[str]:
         """Yield refusals with other words than numbers, and a request that waits without one."""
-        reasons = set[object]()
+        reasons, starved = set[object](), self.scheduler.retraction.starved
+        skipped = STARVED if starved else DECODES_FIRST
+        skipped = NOT_NOW if self.scheduler.unified is not None else skipped
         for mark in self.recorder.marks[self.num_marks :]:
             if mark.name != "refuse":
                 continue
@@ -453,6 +469,13 @@ class PassWatch:
             unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
             if numbers != (f"needs {need} {unit}, {left} left" if need else ""):
                 yield f"{rid} is refused ({mark.attrs['reason']}), but needs {need} of {left}"
+            result = mark.attrs["result"]
+            if not need or what == "max_running_requests":  # outside of a pass
+                expected = "NO_TOKEN" if need else "OTHER"
+                if result != expected:
+                    yield f"{rid} is refused for {what} with {result} instead of {expected}"
+            if not need and what != skipped:
+                yield f"{rid} waits with the reason {what!r} instead of {skipped!r}"
         head = self.scheduler.waiting_queue.first()
         if head is None or self.was_full or head.rid in reasons:
             return

@@ -301,6 +301,7 @@ def find_wrong_sources(trace: Trace, steps: Steps, flow: Flow) -> Iterator[Offen
 def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Iterator[Offence]:
     """Yield marks with another step, requests, rows or places than the steps have; and none."""
     seen = Counter[tuple[str, str, int]]()  # marks by side, name and step
+    waits = set[tuple[str, int, str, str]]()  # by side, step, op and reason
     by_side = {labels.side: labels for labels in every}
     for mark in trace.marks:
         attrs = mark.attrs
@@ -308,8 +309,15 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
         if not step:
             continue
         seen[side, mark.name, step] += 1
+        is_second = False
+        if mark.name == "wait":
+            wait = side, step, attrs["op"], attrs["reason"]
+            is_second = wait in waits
+            waits.add(wait)
         if (of := steps.get((side, step))) is None:
             wrong = "which was never committed"
+        elif is_second:
+            wrong = "which has another one already"
         elif (rid := attrs.get("rid", of.rids[0])) not in of.rids:
             wrong = f"which has no row of {rid}"
         else:
@@ -455,7 +463,7 @@ def find_wrong_results(trace: Trace, steps: Steps) -> Iterator[Offence]:
         for rid, tokens in told[side, step].items() if step else ():
             at = of.rids.index(rid) if rid in of.rids else 0
             num_drafts = of.ends[at] - of.starts[at] - 1
-            if of.mode == "decode" and num_drafts and rid in of.rids:
+            if of.mode == "target verify" and num_drafts and rid in of.rids:
                 got = [mark.attrs["accepted"] for mark in drafts.get(rid, [])]
                 if got != [len(tokens) - 1]:
                     story = f"step {step} delivers {many(len(tokens), 'token')} to {rid}, but is "

@@ -366,7 +366,7 @@ def find_wrong_rows(trace: Trace) -> Iterator[Offence]:
         rows = taken.setdefault(str(of.get("side", "")), {})
         if mark.name == "row alloc":
             rows[of["row"]] = of["rid"]
-        elif mark.name in ("row free", "row hold", "row let go"):
+        elif mark.name in ("page alloc", "row free", "row hold", "row let go"):
             if rows.get(of["row"], of["rid"]) != of["rid"]:
                 story = f"a mark {mark.name!r} is of {of['rid']}, but {rows[of['row']]} has the row"
             if mark.name == "row free":

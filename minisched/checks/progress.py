@@ -169,7 +169,9 @@ class Watched:
             ])  # fmt: skip
         decision.came_to(batch)
         self.keep("record", self.passes.marked)
-        self.keep("record", self.passes.admissions(decision.prompts))
+        is_known = decision.is_unified and batch and not decision.retracted
+        num_decodes = len(decision.decodes) if is_known else None
+        self.keep("record", self.passes.admissions(decision.prompts, num_decodes))
         self.keep("record", [] if repeats else self.passes.refusals())
         if len(scheduler.live) == num_live:  # otherwise an abort has changed the state
             self.keep("progress", decision.left_out())
