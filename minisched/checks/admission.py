@@ -339,6 +339,7 @@ class PassWatch:
         self.may_starve = False  # memory can come back for a step that waits
         self.num_marks = 0  # recorded before this decision
         self.num_looked_up = 0  # tokens of the last look-up
+        self.passed_at = 0  # marks recorded up to the end of the last pass
         prefill, cache = scheduler.prefill, scheduler.prefix_cache
         page_cache, look_up = scheduler.page_cache, scheduler.page_cache.match_prefix
         self.recorder = prefill.recorder
@@ -349,7 +350,7 @@ class PassWatch:
         ) -> None:
             """Follow a pass, and compare it with the rules."""
             passed = self.newest = Pass(scheduler, adder)
-            passed.judge_budget(self.recorder.marks[self.num_marks :])
+            passed.judge_budget(self.recorder.marks[max(self.num_marks, self.passed_at) :])
             if passed.added or passed.goes_on:
                 self.full_at = None
             elif self.line is not None:
@@ -361,7 +362,7 @@ class PassWatch:
             admit(waiting, adder, retract)
             self.recorder.mark = mark  # type: ignore[method-assign]
             passed.end()
-            self.newest = None
+            self.newest, self.passed_at = None, len(self.recorder.marks)
             if passed.is_full and scheduler.config.in_force.ask_again == "left":
                 self.full_at = scheduler.leases.num_released
             step = scheduler.leases.launched_step + 1

@@ -78,6 +78,7 @@ class Labels:
         self.steps: dict[int, Committed] = {}
         self.sampled: dict[Lease, int] = {}
         self.begun = set[Lease]()  # with a step of their prompt
+        self.laid_out = set[int]()  # steps with a forward pass in the trace
         self.takes_from_host = not engine.worker.relay.gives_every_input
         self.graph_limit, self.num_beams = config.cuda_graph_max_bs, config.beam_width
         self.num_rows = config.max_running_requests
@@ -303,6 +304,9 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
     seen = Counter[tuple[str, str, int]]()  # marks by side, name and step
     waits = set[tuple[str, int, str, str]]()  # by side, step, op and reason
     by_side = {labels.side: labels for labels in every}
+    for item in trace.slices:
+        if item.name == "forward" and (labels := by_side.get(side_of(item.lane)[0])) is not None:
+            labels.laid_out.add(item.step)
     for mark in trace.marks:
         attrs = mark.attrs
         side, step = attrs.get("side", ""), attrs.get("step", 0)
@@ -331,13 +335,11 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
         story = f"the mark {mark.name!r} is of step {step}, {wrong}"
         yield Offence(story, (mark.during,), "label", "", mark.time)
     for labels in every:
-        laid_out = {
-            item.step for item in trace.slices
-            if item.name == "forward" and side_of(item.lane)[0] == labels.side
-        }  # fmt: skip
         for step, of in labels.steps.items():
-            wanted = {"commit": 1, "eager launch": int(step in laid_out and labels.is_eager(of))}
-            if labels.relay_mark and step in laid_out:
+            wanted = {"commit": 1}
+            if step in labels.laid_out:
+                wanted["eager launch"] = int(labels.is_eager(of))
+            if labels.relay_mark and step in labels.laid_out:
                 wanted[labels.relay_mark] = 1
             for name in LOOP_MARKS.get(trace.loop, ()):
                 wanted[name] = 2 if name == "ledger" else 1
@@ -411,10 +413,12 @@ def figures_of(
             }
         case "token pool":
             writes = tuple(-1 if at == of.chunked else end for at, end in enumerate(of.ends))
+            # A lease whose first step was lost at its layout begins again.
+            uploads = of.uploads if labels.steps.keys() <= labels.laid_out else it["uploads"]
             return {
                 "rows": (it["rows"], of.rows), "starts": (it["starts"], of.starts),
                 "ends": (it["ends"], of.ends), "writes": (it["writes"], writes),
-                "uploads": (it["uploads"], of.uploads),
+                "uploads": (it["uploads"], uploads),
             }  # fmt: skip
         case "request state":
             return {

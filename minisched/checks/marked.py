@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..core import Lease, Output, Outputs, Request, Result, ScheduleBatch
+from ..core.form import wrong_form
 from ..engine.engine import Engine
 from ..engine.frontend import FlushCacheReq, Message
 from ..memory import BlockPool, Match, RadixCache
@@ -156,6 +157,8 @@ class MarkWatch:
 
         def accepted(req: Request) -> str:
             """Expect the marks of a clipped output and of a grammar."""
+            if wrong_form(req):
+                return accept(req)
             since, asked = self.count, req.params.max_new_tokens
             problem = accept(req)
             expected = list[tuple[str, Attrs]]()
@@ -199,8 +202,8 @@ class MarkWatch:
             gone = [row.req for row in batch.rows if row.req.lease is not row.lease]
             due = Counter(req.rid for req in gone if req.finished or not result.error)
             outputs = returned(batch, result)
-            may = Counter(req.rid for req in gone)
-            may += Counter(req.rid for req in batch.reqs if req.error and req not in gone)
+            left = [row.req for row in batch.rows if row.req.lease is not row.lease]
+            may = Counter(req.rid for req in left if req in gone or req.error or not req.finished)
             made = Counter(
                 it.attrs["rid"] for it in self.recorder.marks[since:]
                 if it.name in ("wasted row", "stale output")

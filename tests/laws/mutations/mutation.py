@@ -9,7 +9,7 @@ import signal
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,4 +145,7 @@ def seen_before() -> dict[str, Place]:
 
 CHOSEN = read("scheduling.toml") + read("steps.toml")
 REVIEWED = read("reviewed.toml")  # written because ``check`` did not see faults of their kind
-MUTATIONS = CHOSEN + REVIEWED
+CAUGHT = tuple(  # survivors of random draws that a later law or a later draw of cases sees
+    replace(item, missed="") for item in read("fresh_survivors.toml") if item.laws
+)
+MUTATIONS = CHOSEN + REVIEWED + CAUGHT
