@@ -8,10 +8,11 @@ step is compared with that step:
 - an edge begins at the launch of its op, or at the op with the data that it uses;
 - the edge of a token begins at the step that sampled the newest token of a request;
 - a mark has the requests, rows and places of the step that it names;
-- each commit, each delivered token and each end has its mark.
+- each commit, each delivered token and each end has its mark;
+- a mark of the memory, made once, has the sizes of the engine.
 
-``admission.py`` compares the marks of the queue. ``details.py`` compares those of the prefix cache,
-in files alone. No law compares the reason and the outputs of a retraction, or the sizes of buffers.
+``admission.py`` compares the marks of a pass through the queue, ``marked.py`` those of the memory
+and the prefix cache. No law compares what a grammar allows.
 """
 
 from __future__ import annotations
