@@ -456,9 +456,9 @@ class PassWatch:
 
     def refusals(self) -> Iterator[str]:
         """Yield refusals with other words than numbers, and a request that waits without one."""
-        reasons, starved = set[object](), self.scheduler.retraction.starved
-        skipped = STARVED if starved else DECODES_FIRST
-        skipped = NOT_NOW if self.scheduler.unified is not None else skipped
+        reasons, scheduler = set[object](), self.scheduler
+        two_budgets = [STARVED, DECODES_FIRST] if scheduler.decodes_first else [STARVED]
+        skipped = two_budgets if scheduler.unified is None else [NOT_NOW]
         for mark in self.recorder.marks[self.num_marks :]:
             if mark.name != "refuse":
                 continue
@@ -475,8 +475,8 @@ class PassWatch:
                 expected = "NO_TOKEN" if need else "OTHER"
                 if result != expected:
                     yield f"{rid} is refused for {what} with {result} instead of {expected}"
-            if not need and what != skipped:
-                yield f"{rid} waits with the reason {what!r} instead of {skipped!r}"
+            if not need and what not in skipped:
+                yield f"{rid} waits with the reason {what!r} instead of {' or '.join(skipped)!r}"
         head = self.scheduler.waiting_queue.first()
         if head is None or self.was_full or head.rid in reasons:
             return

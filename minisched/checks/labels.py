@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import Lease, Output, Request, ScheduleBatch
+from ..devices.sim import SimMemory
 from ..engine.engine import Engine
 from ..trace import Mark, Slice, Trace
 from ..trace.events import ALL_TO_ALL, is_copy, is_host
@@ -84,7 +85,8 @@ class Labels:
         self.graph_limit, self.num_beams = config.cuda_graph_max_bs, config.beam_width
         self.num_rows = config.max_running_requests
         worker, relay = engine.worker, engine.worker.relay
-        num_outputs = len(getattr(worker.outputs[0], "values", ()))
+        buffer = worker.outputs[0]
+        num_outputs = len(buffer.values) if isinstance(buffer, SimMemory) else 0
         sizes: dict[str, Any] = {"page table": worker.max_len, "token pool": worker.max_len}
         self.set_up = {  # the marks of the memory, each made once
             "kv pool": {"pages": config.num_pages, "page_size": config.page_size,
