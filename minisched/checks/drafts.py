@@ -70,6 +70,25 @@ class DraftRules:
 
         if self.config.speculative_algorithm:
             engine.scheduler.process = processed  # type: ignore[method-assign]
+            self.watch_commits(engine)
+
+    def watch_commits(self, engine: Engine) -> None:
+        """Check that the drafts of a step, all accepted, leave room for the token after them."""
+        before = engine.scheduler.on_commit
+
+        def committed(batch: ScheduleBatch) -> None:
+            """Check each row that decodes; its length counts the token of this step."""
+            first = batch.num_extend_reqs
+            for req, ids in zip(batch.reqs[first:], batch.ids[first:], strict=True):
+                if len(ids) - 1 > max(0, req.max_device_len - req.device_len):
+                    self.found.setdefault("length",
+                        f"step {batch.step} has {many(len(ids) - 1, 'draft')} of {req.rid}, but "
+                        f"they pass its length, {req.max_device_len}",
+                    )  # fmt: skip
+            if before is not None:
+                before(batch)
+
+        engine.scheduler.on_commit = committed
 
     def judge_accepted(self, batch: ScheduleBatch, result: VerifyResult) -> None:
         """Compare the number of accepted tokens of each row with its drafts."""

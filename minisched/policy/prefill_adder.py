@@ -185,7 +185,7 @@ class PrefillAdder:
         return self.state()
 
     def _no_page(self, req: Request) -> AddReqResult:
-        need, left = self.page_size, self.rem_chunk_tokens or 0
+        need, left = self.page_size, max(0, self.rem_chunk_tokens or 0)
         return refuse(self.recorder, req, AddReqResult.OTHER, "a page of a chunk", need, left)
 
     def _add(self, req: Request, extend_len: int) -> None:

@@ -130,6 +130,7 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
     disable_radix_cache=True, rules="sglang,ask_again=every_step",
 )  # fmt: skip
+IGNORES_EOS = SamplingParams(max_new_tokens=9, ignore_eos=True)
 STOPS_AT_HALF = SamplingParams(max_new_tokens=8, stop=("\ufffd",))
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
@@ -219,6 +220,17 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             priority_scheduling_preemption_threshold=0,
         ), "identity",
         Edit("policy.prefill_adder:PrefillAdder.add_alone", "if not extend_len:", "if False:"),
+    ),
+    "a refusal names a negative rest": (
+        a_case(  # a started prompt has taken a part of a page more than the chunk has left
+            [replace(request("r0", [1] * 14, 9), params=IGNORES_EOS), request("r1", [2] * 14, 9),
+             request("r2", [3] * 7, 3, priority=3)], "mixed", [0, 0, 4],
+            kv_tokens=52, page_size=2, max_running_requests=2, chunked_prefill_size=6,
+            schedule_policy="priority", priority_scheduling_preemption_threshold=0, rules="",
+            free_rule="", schedule_conservativeness=1.0,
+        ), "record",
+        Edit("policy.prefill_adder:PrefillAdder._no_page", "max(0, self.rem_chunk_tokens or 0)",
+             "self.rem_chunk_tokens or 0"),
     ),
 }  # fmt: skip
 
