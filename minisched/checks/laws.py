@@ -596,8 +596,11 @@ class Touched:
 
     def _note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
         """Record an access of an op, of a call on a host thread, or of the host."""
-        op, (lane, call) = memory.device.running, memory.device.recorder.here()
-        who = op.slice_id if op else 0 if lane == "host" else call
+        if (op := memory.device.running) is not None:
+            who = op.slice_id
+        else:
+            lane, call = memory.device.recorder.here()
+            who = 0 if lane == "host" else call
         self.accesses.append((who, memory, cells, is_write))
 
     def check(self, trace: Trace, finished: bool = True) -> Iterator[str]:
@@ -620,6 +623,8 @@ class Touched:
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
             cells, claimed = real[op, name], said[op, name]
+            if cells.read == claimed.read and cells.written == claimed.written:
+                continue
             told = claimed.read | claimed.written if drafts else claimed.read
             unread = cells.found - told - ({0} if name.endswith(IN_VAIN) else set())
             if op in stand_ins or (drafts and failed):

@@ -87,6 +87,9 @@ class SimDevice(Device):
 
     def work(self, cost: int) -> None:
         """Let the host work for ``cost``, or longer if the ops that run meanwhile slow it down."""
+        if self._shared is None:
+            self.idle_until(self.time + cost)
+            return
         is_over: list[bool] = []
         self.finish_after(cost, True, lambda: is_over.append(True))
         while not is_over:
