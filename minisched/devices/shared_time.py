@@ -23,6 +23,9 @@ class Clock(Protocol):
     def at(self, time: int, action: Action) -> Any:
         """Schedule ``action`` at ``time``; return the entry."""
 
+    def idle_until(self, time: int) -> None:
+        """Run all entries up to ``time``, and move the clock there."""
+
 
 @dataclass(eq=False)
 class Task:
@@ -52,6 +55,13 @@ class SharedTime:
         self._settle()
         self.tasks.append(Task(is_host, cost * FULL, done))
         self._move_ends()
+
+    def work(self, cost: int) -> None:
+        """Let the host work for ``cost`` nanoseconds, or longer next to the device."""
+        is_over: list[bool] = []
+        self.begin(cost, True, lambda: is_over.append(True))
+        while not is_over:
+            self.clock.idle_until(self.clock.heap[0][0])
 
     def _rate(self, task: Task) -> int:
         is_beside = any(other.is_host != task.is_host for other in self.tasks)

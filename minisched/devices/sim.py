@@ -89,12 +89,8 @@ class SimDevice(Device):
         """Let the host work for ``cost``, or longer if the ops that run meanwhile slow it down."""
         if self._shared is None:
             self.idle_until(self.time + cost)
-            return
-        is_over: list[bool] = []
-        self.finish_after(cost, True, lambda: is_over.append(True))
-        while not is_over:
-            self._run_next()
-        self.idle_until(self.time)
+        else:
+            self._shared.work(cost)
 
     def finish_after(self, cost: int, is_host: bool, action: Action) -> None:
         """Schedule ``action`` at the end of an op that takes ``cost`` alone."""
