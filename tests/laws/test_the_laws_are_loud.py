@@ -196,6 +196,17 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
              "return remain_len + adder.page_size - 1 if remain_len > 0 else 0",
              "return req.params.max_new_tokens + adder.page_size - 1"),
     ),
+    "a chained step fails with the one before it": (
+        replace(  # r1 comes while a step of r0 fails, and its prompt takes no token of that step
+            chained := a_case(
+                [request("r0", [1, 2], 8), request("r1", [3, 4], 4)],
+                "mlx_async:chain:chain_extend=true", [0, 2],
+            ),
+            workload=replace(chained.workload, failures=(Failure("r0", 2, "sampling raises"),)),
+        ), "crash",
+        Edit("worker.worker:Worker.lay_out",
+             "step.previous = OrNone(tokens) if tokens else None", "step.previous = tokens"),
+    ),
     "pages of a failed step stay in the prefix cache": (
         replace(  # they enter when their step is planned, and it fails
             at_plan := a_case([request("r0", [1, 2], 2)], "vllm_async", rules="vllm"),

@@ -287,3 +287,8 @@ def test_a_value_of_the_wrong_kind_ends_its_request_alone() -> None:
             errors[f"{name} {at}"] = f"{name} is {value!r}, but it must be {KINDS[kind][0]}."
     run = run_loop("overlap", SimDevice(), HashModel(), requests)
     assert run.errors == errors and len(run.outputs["good"]) == 5
+
+
+def test_of_equal_logits_the_lower_id_comes_first() -> None:
+    (row,) = sampling.logprobs([[1.0, 2.0, 2.0]], [0], [0], top=3)
+    assert row[4:] == [1.0, 2.0, 0.0]
