@@ -232,6 +232,17 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
         ), "identity",
         Edit("policy.prefill_adder:PrefillAdder.add_alone", "if not extend_len:", "if False:"),
     ),
+    "no request is preempted for a row while prompts are never cut": (
+        a_case(
+            [request("r0", [1] * 3, 9), request("r1", [2] * 3, 9),
+             request("r2", [3] * 3, 3, priority=3)], "serial", [0, 0, 4],
+            max_running_requests=2, chunked_prefill_size=-1, schedule_policy="priority",
+            priority_scheduling_preemption_threshold=0,
+        ), "progress",
+        Edit("policy.admission:PrefillManager._may_look",
+             "preempts = self.preemption_threshold is not None",
+             "preempts = self.chunk_size is not None"),
+    ),
     "a refusal names a negative rest": (
         a_case(  # a started prompt has taken a part of a page more than the chunk has left
             [replace(request("r0", [1] * 14, 9), params=IGNORES_EOS), request("r1", [2] * 14, 9),
