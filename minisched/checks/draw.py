@@ -165,6 +165,7 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
     workload.aborts = {} if stays_crowded else draw_aborts(rng, workload)
     workload.flushes = frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
     cost, link, by_host = draw_cost(rng), draw_link(rng), bool(algorithm) and rng.random() < 0.5
+    mixes = False
     if odd:
         workload.failures = draw_failures(rng, workload, theme)
         workload.sent_again = draw_sent_again(rng, workload)
@@ -174,9 +175,11 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
             workload.requests.append(draw_odd(rng, workload.requests))
             workload.arrivals.append(rng.randrange(15))
         workload.failures += () if stays_crowded else draw_mask_failure(rng, workload)
-        add_rare(rng, workload, theme)
+        mixes = add_rare(rng, workload, theme)
     if not algorithm and rng.random() < scale.search_share:
         add_beams(rng, workload)
+    elif mixes:
+        mix_urgent(workload)
     if odd and theme != "late prompt":
         workload.failures += draw_other_op(rng, workload)
     if odd and not stays_crowded and rng.random() < LOST_SHARE:
@@ -437,8 +440,10 @@ def draw_other_op(rng: Random, workload: Workload) -> tuple[Failure, ...]:
     return (Failure(req.rid, len(req.prompt) - 1 + rng.randrange(4), OTHER_OP),)
 
 
-def add_rare(rng: Random, workload: Workload, theme: str) -> None:
+def add_rare(rng: Random, workload: Workload, theme: str) -> bool:
     """Change a few workloads: timed requests, rare failures, a small budget, equal requests.
+
+    Return whether ``mix_urgent`` may change it, unless it searches with beams.
 
     It comes last, so that all other draws of a seed stay as they are. Timed requests exclude those
     that are sent again, which have to be known by their turn.
@@ -469,13 +474,17 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> None:
             workload.failures += (Failure(req.rid, position, "NaN logits"),)
     if rng.random() < 0.2 and theme in ("any", "urgent"):
         share_long_prefix(rng, workload)
+    mixes = False
     if rng.random() < EQUAL_SHARE.get(theme, 0):
-        make_equal(workload, theme, rng.random() < 0.5)
+        with_logprobs = rng.random() < 0.5
+        make_equal(workload, theme, with_logprobs)
+        mixes = theme == "urgent" and not (with_logprobs or config.speculative_algorithm)
     config = workload.config
     if rng.random() < EARLY_SHARE and not config.speculative_algorithm:
         rules = config.rules or f"{rng.choice(SYSTEMS)},{LATE_RULE}"
         if "length_frees" not in rules:
             workload.config = replace(config, rules=rules.replace(LATE_RULE, EARLY_RULE))
+    return mixes
 
 
 def add_beams(rng: Random, workload: Workload) -> None:
@@ -548,8 +557,6 @@ def make_equal(workload: Workload, theme: str, with_logprobs: bool) -> None:
             config, max_running_requests=2, priority_scheduling_preemption_threshold=0,
             kv_tokens=max(config.kv_tokens, room),
         )  # fmt: skip
-        if not (with_logprobs or config.speculative_algorithm):
-            mix_urgent(workload)
 
 
 def mix_urgent(workload: Workload) -> None:
