@@ -476,9 +476,11 @@ def add_rare(rng: Random, workload: Workload, theme: str) -> bool:
         share_long_prefix(rng, workload)
     mixes = False
     if rng.random() < EQUAL_SHARE.get(theme, 0):
-        with_logprobs = rng.random() < 0.5
-        make_equal(workload, theme, with_logprobs)
-        mixes = theme == "urgent" and not (with_logprobs or config.speculative_algorithm)
+        is_more = rng.random() < 0.5
+        make_equal(workload, theme, with_logprobs=is_more)
+        if theme == "urgent" and is_more:
+            preempt_both(workload)
+        mixes = theme == "urgent" and not (is_more or config.speculative_algorithm)
     config = workload.config
     if rng.random() < EARLY_SHARE and not config.speculative_algorithm:
         rules = config.rules or f"{rng.choice(SYSTEMS)},{LATE_RULE}"
@@ -573,6 +575,23 @@ def mix_urgent(workload: Workload) -> None:
     workload.config = replace(
         config, rules="", run_first="prefill", enable_mixed_chunk=True, max_prefill_tokens=99,
         chunked_prefill_size=-(-16 // size) * size, kv_tokens=config.kv_tokens + 2 * CONTEXT_LEN,
+    )  # fmt: skip
+
+
+def preempt_both(workload: Workload) -> None:
+    """Let two urgent requests come together, so that one pass preempts both running requests.
+
+    Until then nothing ends these. Prompts are not cut, and memory suffices for all.
+    """
+    for at, req in enumerate(workload.requests[:2]):
+        params = replace(req.params, ignore_eos=True, regex=None)
+        workload.requests[at] = replace(req, params=params)
+    workload.arrivals[2:4] = [6 for _ in workload.arrivals[2:4]]
+    workload.aborts, workload.failures, workload.interrupt = {}, (), None
+    workload.config = replace(
+        workload.config, rules="", run_first="prefill", enable_mixed_chunk=False,
+        chunked_prefill_size=-1, max_prefill_tokens=99,
+        kv_tokens=workload.config.kv_tokens + 2 * CONTEXT_LEN,
     )  # fmt: skip
 
 

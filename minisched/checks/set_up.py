@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..core import Request
@@ -64,10 +65,25 @@ def find_unfit(case: Case) -> Iterator[str]:
     is_named = {*case.options} <= {*inspect.signature(spec.run).parameters}  # a lesson's is not
     if is_named and (found := find_loop(":".join([case.loop, *texts])).options) != spec.options:
         yield f"{case.loop} with {texts} gets the options {found}"
+    if slack:
+        yield from find_full_of_drafts(case)
     yield from find_not_refused(case, spec, engine)
     yield from find_no_memory(case, spec)
     if case.loop == "serial":  # it depends on no loop, and collects garbage
         yield from find_bad_owner(case, engine, model)
+
+
+def find_full_of_drafts(case: Case) -> Iterator[str]:
+    """Yield a sentence if drafts in flight may fill the context or the pool to the last place."""
+    config = case.workload.config
+    slots = config.num_slots
+    for most, context, what in (
+        (CONTEXT, CONTEXT, f"the context of {CONTEXT} tokens"),
+        (slots, slots + 1, f"the pool of {slots} slots"),
+    ):
+        full = replace(config, speculative_num_draft_tokens=most)
+        if is_accepted(engine_for, case, full, HashModel(VOCAB, context, EOS)):
+            yield f"{most} drafts of a step in flight leave nothing of {what}, and are not refused"
 
 
 class PoorDevice(SimDevice):

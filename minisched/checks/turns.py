@@ -2,8 +2,11 @@
 
 - A turn receives the messages that have arrived before it decides on a step.
 - The host is blocked on a step only if as many steps are in flight as the loop allows, if the
-  scheduler has just found no further step, or if a mark names the reason. A loop that only repeats
-  steps (``REPEATS``) may also wait if the newest step can't be repeated.
+  scheduler has just found no further step, or if a mark names the reason. The newest step is laid
+  out by then. A loop that only repeats steps (``REPEATS``) may also wait if the newest step can't
+  be repeated, and repeats no such step. Whether it can is computed here a second time.
+- A step that must not overlap (SGLang's two reasons, ``overlap.py``) is launched after the results.
+- MLX's cached buffers are returned after every ``clear_cache_every`` decode steps.
 - The host builds a mask, and lets a sampling wait for tokens, only for requests that need that.
 - Where the host builds the ops, it has the result of the last step before it lays out a step with
   positions that depend on that result.
@@ -30,13 +33,35 @@ from ..core import NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import Label, Op, Stream
 from ..engine.engine import Engine
 from ..loops.design import LOOPS, find_loop
+from ..loops.overlap import overlap
 from ..loops.pd import PrefillEngine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..scheduler import Scheduler
-from ..scheduler.repeat import can_chain, can_repeat
 from ..worker import Step
 from .history import many
 from .laws import STAND_IN
+
+
+def can_repeat(scheduler: Scheduler, batch: ScheduleBatch) -> bool:
+    """Return whether every request of a decode step may run once more, and has memory for it."""
+    lacking, size = 0, scheduler.config.page_size
+    for row in batch.rows:
+        req, lease = row.req, row.lease
+        last = min(scheduler.config.row_len, req.max_device_len - 1 + scheduler.decode.overrun)
+        if req.lease is not lease or row.end >= last:
+            return False
+        if row.end >= req.known_len and not scheduler.decode.run_ahead:
+            return False
+        lacking += row.end >= len(lease.pages) * size
+    return not batch.num_extend_reqs and lacking <= scheduler.leases.available_pages
+
+
+def can_chain(scheduler: Scheduler, batch: ScheduleBatch) -> bool:
+    """Return whether a decode step may be repeated, and no other request could join it."""
+    joins = scheduler.waiting_queue or scheduler.prefill.chunked_req
+    is_whole = batch.reqs == scheduler.running_batch
+    return not joins and is_whole and can_repeat(scheduler, batch)
+
 
 REPEATS: dict[str, Callable[[Scheduler, ScheduleBatch], bool]] = {
     "mlx_async": can_chain,
@@ -64,6 +89,11 @@ class LoopTurns:
         self.found: dict[str, str] = {}
         self.has_received = False  # in this turn
         self.builds_always = bool(options.get("delay_sample"))
+        self.options = find_loop(loop, options).options
+        self.overlaps = LOOPS[loop].run is overlap
+        self.is_deciding = False
+        self.is_after_prompts = False  # the step that was run last has prompts
+        self.num_decodes, self.num_cleared = 0, 0  # steps that the host has read; calls
         self.can_repeat = REPEATS.get(loop)
         self.most = most_in_flight(loop, options)
         self.is_empty = deque[bool](maxlen=self.most)  # of each of the last decisions
@@ -78,6 +108,7 @@ class LoopTurns:
         self.listen_to_decisions()
         if is_published(loop):
             self.listen_to_waits()
+            self.listen_to_launches()
         if is_published(loop) and loop.startswith("mindie"):
             self.listen_to_ledger()
         if isinstance(engine, PrefillEngine):
@@ -106,8 +137,9 @@ class LoopTurns:
                 self.found.setdefault(
                     "receive", f"the turn {after} decides before it receives messages"
                 )
+            self.is_deciding = True
             batch = next_batch()
-            self.asked = not batch
+            self.is_deciding, self.asked = False, not batch
             self.is_empty.append(not batch)
             return batch
 
@@ -130,6 +162,13 @@ class LoopTurns:
         def waited(start: int, label: Label) -> None:
             """Check a time in which the host was blocked."""
             is_blocked = engine.device.clock == "virtual" and engine.device.now() > start
+            newest = self.newest.step if self.newest else 0
+            laid_out = self.laid_out.batch.step if self.laid_out else 0
+            if is_blocked and laid_out < newest and newest not in self.excused:
+                self.found.setdefault(
+                    "layout", f"the host is blocked on step {label.step} before it lays out step "
+                    f"{newest}, which is decided",
+                )  # fmt: skip
             if is_blocked and label.step not in self.excused and not self.may_wait():
                 number = many(self.scheduler.batches_in_flight, "step")
                 self.found.setdefault(
@@ -184,6 +223,7 @@ class LoopTurns:
                     "thread", f"step {step.batch.step} is processed, while a thread builds a mask "
                     "from the requests",
                 )  # fmt: skip
+            self.count_decode(step.batch, result)
             errors = [step.error, *(op.error for op in step.launched)]
             if engine.device.clock != "virtual":  # an op of a later step may raise it again now
                 errors = []
@@ -243,6 +283,66 @@ class LoopTurns:
         engine.update_vocab_mask = masks  # type: ignore[method-assign, assignment]
         engine.launch_batch_sample_if_needed = launched  # type: ignore[method-assign]
         engine.process_result = processed  # type: ignore[method-assign]
+
+    def listen_to_launches(self) -> None:
+        """Wrap what commits and runs a step, and what returns cached buffers."""
+        engine, scheduler = self.engine, self.scheduler
+        commit, run_batch = scheduler.commit, engine.run_batch
+        clear_cache = engine.device.clear_cache
+
+        def committed(prompts: Any, decodes: list[Request]) -> ScheduleBatch:
+            """Check a step without a decision of its own, which repeats the newest one."""
+            may_repeat = True
+            if self.can_repeat and self.newest and not self.is_deciding:
+                may_repeat = self.can_repeat(scheduler, self.newest)
+            batch = commit(prompts, decodes)
+            if not may_repeat:
+                self.found.setdefault(
+                    "repeat", f"step {batch.step} repeats the step before, in which a request has "
+                    "ended, or has no room or no memory for one more token",
+                )  # fmt: skip
+            return batch
+
+        def ran(
+            batch: ScheduleBatch, previous: Step | None = None, delay_sample: bool = False
+        ) -> Step:
+            """Check that no result is in flight which the step must not overlap."""
+            if self.overlaps and scheduler.batches_in_flight > 1 and self.must_be_alone(batch):
+                self.found.setdefault(
+                    "overlap", f"step {batch.step} is launched before the last result is "
+                    "processed, but must not overlap with that step",
+                )  # fmt: skip
+            self.is_after_prompts = bool(batch.num_extend_reqs)
+            return run_batch(batch, previous, delay_sample)
+
+        def cleared() -> None:
+            """Count a call."""
+            self.num_cleared += 1
+            clear_cache()
+
+        scheduler.commit = committed  # type: ignore[method-assign]
+        engine.run_batch = ran  # type: ignore[method-assign]
+        engine.device.clear_cache = cleared  # type: ignore[method-assign]
+
+    def must_be_alone(self, batch: ScheduleBatch) -> bool:
+        """Return whether SGLang's overlap loop processes the last result before this step."""
+        if batch.num_extend_reqs:
+            return bool(
+                self.options.get("disable_consecutive_prefill_overlap") and self.is_after_prompts
+            )
+        algorithm = self.scheduler.config.speculative_algorithm
+        overlaps = algorithm != "NGRAM" and self.options.get("supports_grammar_overlap", True)
+        return bool(algorithm and not overlaps and self.engine.missing_history(batch))
+
+    def count_decode(self, batch: ScheduleBatch, result: Result) -> None:
+        """Count a decode step that is read; check how often buffers were returned so far."""
+        every = self.options.get("clear_cache_every", 0)
+        self.num_decodes += not result.error and batch.num_extend_reqs < len(batch.reqs)
+        if every and self.num_cleared != self.num_decodes // every:
+            self.found.setdefault(
+                "buffers", f"after {self.num_decodes} decode steps the cached buffers were "
+                f"returned {self.num_cleared} times, but that is due every {every} steps",
+            )  # fmt: skip
 
     def listen_to_ledger(self) -> None:
         """Wrap what marks the lists of MindIE's ledger."""
