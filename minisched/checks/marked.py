@@ -384,6 +384,8 @@ def find_wrong_transfers(trace: Trace) -> Iterator[Offence]:
     """Yield the marks of transfers with another size than their op reads, and ops without one."""
     made = [mark for mark in trace.marks if mark.name == "kv transfer"]
     marks = {mark.during: mark.attrs for mark in made}
+    if not made and not any(item.lane == "kv transfer" for item in trace.slices):
+        return
     size, launched = Counter[int](), dict[int, int]()  # slots of an op, and the slice of its launch
     for act in trace.program:
         if act.kind == "launch":
