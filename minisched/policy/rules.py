@@ -241,8 +241,7 @@ def fitting_tokens(
     Clipped, it fits with the page that ``Ratio`` has to spare, so alone it never waits. It gets at
     least one token (SGLang ``scheduler.py:init_req_max_new_tokens``).
     """
-    is_unified = rules.run_first == "unified"
-    if (ONE_BUDGET if is_unified else vars(rules))["too_many_tokens"] == "refused":
+    if rules.run_first == "unified" or rules.too_many_tokens == "refused":  # see ``ONE_BUDGET``
         return asked
     paged_len = -(-prompt_len // page_size) * page_size
     in_context = min(context_len, num_slots) - SPARED - prompt_len
