@@ -5,6 +5,7 @@ The mark is changed as it is recorded, so the run itself stays as it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,25 +35,28 @@ NOT_READ = {
 }  # fmt: skip
 WORKLOADS, MOST_CASES = range(60), 8
 RECORD = Recorder.mark
-kept: list[tuple[Case, Trace]] = []
+kept: list[tuple[int, Case, Trace]] = []  # seed of the workload, case, trace
 left = places(WORKLOADS, "sim")
 
 
-def runs() -> Iterator[tuple[Case, Trace]]:
+def runs() -> Iterator[tuple[int, Case, Trace]]:
     """Yield drawn cases that break no law, with their traces; each is judged once."""
     yield from kept
     for place in left:
         case = draw(place.seed).on(design_called(place.loop), "sim")
         verdict = judge(case)
         assert verdict.holds, (place, verdict.findings)
-        kept.append((case, verdict.trace))
+        kept.append((place.seed, case, verdict.trace))
         yield kept[-1]
 
 
 def with_mark(name: str) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """Yield cases with a mark of a name, and the attributes of the last one."""
-    for case, trace in runs():
-        if marks := [mark for mark in trace.marks if mark.name == name]:
+    """Yield cases with a mark of a name, two of a workload, and the attributes of the last one."""
+    of_seed = Counter[int]()
+    for seed, case, trace in runs():
+        marks = [mark for mark in trace.marks if mark.name == name]
+        if marks and of_seed[seed] < 2:
+            of_seed[seed] += 1
             yield case, marks[-1].attrs
 
 
