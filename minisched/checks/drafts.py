@@ -93,8 +93,10 @@ class DraftRules:
     def judge_accepted(self, batch: ScheduleBatch, result: VerifyResult) -> None:
         """Compare the number of accepted tokens of each row with its drafts."""
         first, counts = 0, result.num_accepted_tokens or ()
-        for row, num_samples, count in zip(batch.rows, batch.sample_lens, counts, strict=True):
-            tokens, ids = result.tokens[first : first + num_samples], row.ids[-num_samples:]
+        # The ids of the batch and not of its rows: drafts that are looked up late come after them.
+        rows = zip(batch.rows, batch.ids, batch.sample_lens, counts, strict=True)
+        for row, all_ids, num_samples, count in rows:
+            tokens, ids = result.tokens[first : first + num_samples], all_ids[-num_samples:]
             first += num_samples
             drafts = self.newest.get(row.lease, ()) if None in ids else ids[1:]
             if not row.deliver or row.req.lease is not row.lease or len(drafts) < num_samples - 1:

@@ -126,8 +126,11 @@ class Labels:
             if row != chunked:
                 self.sampled[lease] = batch.step
             at += len(ids)
+        mode = batch.mode.value  # of decodes alone: with or without drafts
+        if batch.num_extend_reqs:
+            mode = "mixed" if batch.num_extend_reqs < len(batch.reqs) else "extend"
         self.steps[batch.step] = Committed(
-            batch.mode.value, tuple(req.rid for req in batch.reqs),
+            mode, tuple(req.rid for req in batch.reqs),
             tuple(lease.row for lease in batch.leases), tuple(batch.starts), tuple(ends),
             at, unknown, sources, taken, chunked,
             {req.rid for req in batch.reqs if req.params.has_grammar}, (*uploads,), (*sent,),
