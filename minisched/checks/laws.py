@@ -454,13 +454,15 @@ class Clients:
     def miscounted(self, usages: Sequence[RequestMetrics]) -> Iterator[str]:
         """Yield the requests with a wrong usage: tokens of prompt, cache and output.
 
-        The cached tokens of a prompt are those before the first token that a step computed.
+        The cached tokens of a prompt are those before the first token that a step computed. An id
+        that a request of a wrong form has, too, is not judged: that one's prompt may be no list.
         """
+        odd = {req.name for req in self.workload.requests if wrong_form(req)}
         found, had = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
         for item in usages:
             found[item.rid].append((item.prompt_tokens, item.cached_tokens, item.output_tokens))
         for req in self.workload.requests:
-            if not wrong_form(req):
+            if req.name not in odd:
                 usage = len(req.prompt), self.cached.get(req, 0), len(tokens_in(self.heard[req]))
                 had[req.name].append(usage)
         for name in had:
