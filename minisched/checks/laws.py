@@ -299,9 +299,13 @@ class Clients:
                 self.given_up[req] = GivenUp(self.turn, len(req.output_ids), message.error)
 
     def missed_by(self, abort: AbortReq) -> str:
-        """Return the name of a request that every abort of its id should find; '' if it does."""
+        """Return the name of a request that every abort of its id should find; '' if it does.
+
+        An abort that comes before those of the workload is a client's own, and is not judged.
+        """
         workload = self.workload
         turns = [turn for turn, rid in workload.aborts.items() if rid == abort.rid]
+        turns = turns if turns and min(turns) <= self.turn else []
         sent = zip(workload.arrivals, workload.requests, strict=True) if turns else ()
         before = [req for turn, req in sent if req.name == abort.rid and turn <= min(turns)]
         return "" if all(req in self.truth for req in before) else abort.rid
