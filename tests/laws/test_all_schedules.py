@@ -37,7 +37,7 @@ def exact(case: Case) -> Case:
 
 
 @given(any_design, any_drafts, st.randoms(use_true_random=False))
-@settings(max_examples=many(90, 500), deadline=None)
+@settings(max_examples=many(75, 500), deadline=None)
 def test_every_schedule_gives_the_tokens_of_the_serial_one(
     design: Variant, drafts: int, rng: Random
 ) -> None:

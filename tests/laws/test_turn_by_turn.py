@@ -223,7 +223,7 @@ def run_machine(examples: int, *phases: Phase) -> None:
 
 def test_an_engine_keeps_the_laws_turn_by_turn() -> None:
     happened.clear()
-    run_machine(many(40, 300))
+    run_machine(many(32, 300))
     for name in ("gave up", "went on", "again", "failed step", "abort", "error", "abort all"):
         assert happened[name], f"{name} never happened: {happened}"
 
