@@ -173,7 +173,7 @@ class LoopTurns:
                 number = many(self.scheduler.batches_in_flight, "step")
                 self.found.setdefault(
                     "wait", f"the host is blocked on step {label.step} with {number} in flight, "
-                    f"but its loop has up to {self.most}, and a further step could run",
+                    f"but its loop has up to {self.most}, and another step could run",
                 )  # fmt: skip
             wait(start, label)
 
