@@ -19,6 +19,7 @@ from ..policy.admission import Retract
 from ..policy.prefill_adder import PrefillAdder
 from ..scheduler import Scheduler
 from ..trace import Mark
+from ..trace.sides import own_attrs
 from .formulas import order_by_cache
 
 MOST_NEW = 4096  # SGLang: no request is expected to generate more tokens
@@ -402,7 +403,7 @@ class PassWatch:
         if len(made) != 1 or made[0].name != name:
             self.marked.append(f"{attrs['rid']} has {len(made)} marks {name!r}")
         elif name == "refuse":
-            self.newest.refusal(**{key: it for key, it in made[0].attrs.items() if key != "side"})
+            self.newest.refusal(**own_attrs(made[0]))
         else:
             self.admission(self.newest, made[0].attrs)
 

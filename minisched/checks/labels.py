@@ -28,6 +28,7 @@ from ..devices.sim import SimMemory
 from ..engine.engine import Engine
 from ..trace import Mark, Slice, Trace
 from ..trace.events import ALL_TO_ALL, is_copy, is_host
+from ..trace.sides import own_attrs
 from .history import Offence, many, plural, side_of
 from .laws import tokens_in
 
@@ -359,7 +360,7 @@ def find_wrong_set_up(trace: Trace, every: Sequence[Labels]) -> Iterator[str]:
     for labels in every:
         for name, expected in labels.set_up.items():
             got = [
-                {key: value for key, value in mark.attrs.items() if key != "side"}
+                own_attrs(mark)
                 for mark in trace.marks
                 if mark.name == name and mark.attrs.get("side", "") == labels.side
             ]
@@ -470,7 +471,7 @@ def find_wrong_results(trace: Trace, steps: Steps) -> Iterator[Offence]:
     for (side, step), of in steps.items():
         drafts = by_result[side, "verified", step]
         accepted = by_result[side, "grammar accept", step]
-        for rid, tokens in told[side, step].items() if step else ():
+        for rid, tokens in told[side, step].items():
             at = of.rids.index(rid) if rid in of.rids else 0
             num_drafts = of.ends[at] - of.starts[at] - 1
             if of.mode == "target verify" and num_drafts and rid in of.rids:

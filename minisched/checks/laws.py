@@ -305,8 +305,9 @@ class Clients:
         """
         workload = self.workload
         turns = [turn for turn, rid in workload.aborts.items() if rid == abort.rid]
-        turns = turns if turns and min(turns) <= self.turn else []
-        sent = zip(workload.arrivals, workload.requests, strict=True) if turns else ()
+        if not turns or self.turn < min(turns):
+            return ""
+        sent = zip(workload.arrivals, workload.requests, strict=True)
         before = [req for turn, req in sent if req.name == abort.rid and turn <= min(turns)]
         return "" if all(req in self.truth for req in before) else abort.rid
 

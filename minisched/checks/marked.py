@@ -23,8 +23,9 @@ from ..policy.admission import Work
 from ..policy.waiting import CACHE_AWARE
 from ..trace import Trace
 from ..trace.cells import spans_of
+from ..trace.sides import own_attrs
 from .history import Offence
-from .prefix_audit import nodes_of, path_up
+from .prefix_audit import nodes_of, pages_locked_once
 
 LONG_QUEUE = 128  # requests; with more, SGLang does not sort by the longest prefix
 SHOWN_REQS, SHOWN_TOKENS = 20, 8  # in a mark of the queue, and of a node
@@ -54,7 +55,7 @@ class MarkWatch:
     def expect(self, since: int, names: Sequence[str], *expected: tuple[str, Attrs]) -> None:
         """Compare the marks of some names that a call has made with those of its change."""
         made = [
-            (mark.name, {key: value for key, value in mark.attrs.items() if key != "side"})
+            (mark.name, own_attrs(mark))
             for mark in self.recorder.marks[since:]
             if mark.name in names
         ]
@@ -72,10 +73,7 @@ class MarkWatch:
             return 0
         owner = self.leases.allocator.owner
         own = sum(owner.get(page) is lease for page in lease.pages)
-        if isinstance(self.leases.cache, BlockPool):
-            return own + len([block for block in lease.node or () if block.ref_cnt == 1])
-        path = path_up(lease.node) if lease.node is not None else ()
-        return own + sum(node.num_pages for node in path if node.lock_ref == 1)
+        return own + pages_locked_once(lease.node)
 
     def watch_leases(self) -> None:
         """Wrap what retracts a request, looks it up in the cache, and shares its pages."""
@@ -150,9 +148,8 @@ class MarkWatch:
             since = self.count
             process(messages)
             wanted = sum(isinstance(item, FlushCacheReq) for item in messages)
-            if (
-                count := sum(it.name == "flush cache" for it in self.recorder.marks[since:])
-            ) != wanted:
+            count = sum(it.name == "flush cache" for it in self.recorder.marks[since:])
+            if count != wanted:
                 self.found.append(f"{wanted} messages to flush the cache make {count} marks")
 
         def accepted(req: Request) -> str:

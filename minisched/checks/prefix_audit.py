@@ -46,6 +46,13 @@ def path_up(node: TreeNode) -> Iterator[TreeNode]:
         node = node.parent
 
 
+def pages_locked_once(node: TreeNode | Chain | None) -> int:
+    """Return the cached pages of a lease that it alone locks, by its node or its blocks."""
+    if isinstance(node, TreeNode):
+        return sum(it.num_pages for it in path_up(node) if it.lock_ref == 1)
+    return sum(block.ref_cnt == 1 for block in node or ())
+
+
 class PrefixAudit:
     """Follows the prefix cache of one engine; ``found`` are the sentences found so far."""
 

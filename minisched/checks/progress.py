@@ -32,7 +32,6 @@ from typing import TypeVar
 from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..engine.engine import Engine
 from ..memory import LeasePool
-from ..memory.radix_cache import TreeNode
 from ..policy.admission import Work
 from ..policy.waiting import CACHE_AWARE, is_held
 from ..scheduler import Scheduler
@@ -40,7 +39,7 @@ from ..scheduler.pd import DecodeScheduler, PrefillScheduler
 from .admission import PassWatch
 from .formulas import ExpectedRatio, wrong_cuts
 from .history import many
-from .prefix_audit import path_up
+from .prefix_audit import pages_locked_once
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
 
@@ -595,11 +594,7 @@ def pages_coming(leases: LeasePool) -> int:
     """
     found = 0
     for lease in leases.returning:
-        found += len(lease.pages) - lease.shared_pages
-        if isinstance(lease.node, TreeNode):
-            found += sum(node.num_pages for node in path_up(lease.node) if node.lock_ref == 1)
-        elif lease.node is not None:
-            found += sum(block.ref_cnt == 1 for block in lease.node)
+        found += len(lease.pages) - lease.shared_pages + pages_locked_once(lease.node)
     return found
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from ..record import Slice
+from ..record import Mark, Slice
 from .events import Trace
 
 PAIR = ("prefill", "decode")  # in the order of their lanes
@@ -13,6 +14,11 @@ PAIR = ("prefill", "decode")  # in the order of their lanes
 def sides(trace: Trace) -> tuple[str, ...]:
     """Return the sides of a pair of schedulers; a single scheduler is a side without a name."""
     return PAIR if any("side" in mark.attrs for mark in trace.marks) else ("",)
+
+
+def own_attrs(mark: Mark) -> dict[str, Any]:
+    """Return a mark's attributes without the name of its side."""
+    return {name: value for name, value in mark.attrs.items() if name != "side"}
 
 
 def one_side(trace: Trace, side: str) -> Trace:
@@ -29,7 +35,7 @@ def one_side(trace: Trace, side: str) -> Trace:
     counters = [replace(item, name=item.name.removeprefix(before))
                 for item in trace.counters if item.name.startswith(before)]  # fmt: skip
     marks = [
-        replace(mark, attrs={name: of for name, of in mark.attrs.items() if name != "side"})
+        replace(mark, attrs=own_attrs(mark))
         for mark in trace.marks
         if mark.attrs.get("side") == side
     ]

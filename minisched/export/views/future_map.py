@@ -131,9 +131,11 @@ def stays_of(trace: Trace) -> list[SlotStay]:
     never_filled = set[int]()  # by a step that never ran; one after it may read the slot
     for mark in named(trace, "future slots"):
         step = number(mark, "step")
-        if mark.attrs.get("side") == "prefill" or step not in steps:
+        if mark.attrs.get("side") == "prefill":
+            continue  # it has a ring of its own
+        if step not in steps:  # it never ran, or is cut off
             never_filled.update(numbers(mark, "slots"))
-            continue  # it never ran, or is cut off
+            continue
         rids, slots = steps[step].rids, numbers(mark, "slots")
         if len(slots) != len(rids):
             raise lacking(mark, "a slot for each request of its step")
