@@ -107,9 +107,10 @@ class Case:
     """A workload with its loop, costs and device; on ``sim`` a case always gives the same run.
 
     The model is ``hash``, in the device's own tensors: the oracle knows no other. With
-    ``built_by_host``, ``sim`` simulates a device with ops that the host builds. With ``runs_whole``
-    the set-up is judged (``set_up.py``), and the workload once more in a whole run
-    (``whole_run.py``).
+    ``built_by_host``, ``sim`` simulates a device with ops that the host builds. With ``in_depth``
+    all laws are judged; without it, all but the law ``record``, exact times, and the objects that
+    an engine keeps (``remains.py``). With ``runs_whole`` the set-up is judged (``set_up.py``), and
+    the workload once more in a whole run (``whole_run.py``).
     """
 
     workload: Workload
@@ -120,6 +121,7 @@ class Case:
     device: str = "sim"
     built_by_host: bool = False
     runs_whole: bool = False
+    in_depth: bool = True
 
 
 def same_on(case: Case, loop: str, relay: str = "") -> Case:

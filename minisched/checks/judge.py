@@ -104,7 +104,7 @@ class Verdict:
     ``workload`` holds the requests as the run has left them. ``finished`` is False if the run
     stopped with an error. ``refused`` are the names of the requests that had to be refused.
     ``unknown`` maps a law that does not know the rules in force to the reason. ``hit`` are the
-    injected faults that occurred.
+    injected faults that occurred. ``in_depth`` is that of the case.
     """
 
     findings: tuple[Finding, ...]
@@ -114,6 +114,7 @@ class Verdict:
     refused: frozenset[str] = frozenset()
     unknown: Mapping[str, str] = field(default_factory=dict)
     hit: frozenset[Failure] = frozenset()
+    in_depth: bool = True
 
     @property
     def holds(self) -> bool:
@@ -122,7 +123,11 @@ class Verdict:
 
     def lacking(self, law: str) -> str:
         """Return why a law can't judge the run; '' if it can, or was broken."""
-        return "" if self.broke(law) else self.unknown.get(law) or lacking(law, self.trace)
+        if self.broke(law):
+            return ""
+        if law == "record" and not self.in_depth:
+            return "the case is not judged in depth"
+        return self.unknown.get(law) or lacking(law, self.trace)
 
     def broke(self, law: str) -> Finding | None:
         """Return the finding of one law, or None."""
@@ -194,7 +199,10 @@ class Witnesses:
         self.positions.append(positions)
         self.waste.append(waste)
         self.audits.append(PrefixAudit(engine))
-        self.labels.append(labels := Labels(engine))
+        labels = Labels(engine) if self.case.in_depth else None
+        if labels is not None:
+            self.labels.append(labels)
+            self.marked.append(MarkWatch(engine))
         cached = Cached(engine)
         self.cached.append(cached)
         self.ids.append(Ids(engine.worker.model))
@@ -206,7 +214,8 @@ class Witnesses:
             positions.look(batch)
             waste.look(batch)
             cached.look(batch)
-            labels.look(batch)
+            if labels is not None:
+                labels.look(batch)
             others = (config.beam_width - 1) * (len(batch.reqs) - batch.num_extend_reqs)
             self.shapes[batch.step] = [len(ids) for ids in batch.ids], batch.num_extend_reqs
             self.last_rows[batch.step] = {
@@ -221,7 +230,6 @@ class Witnesses:
         self.turns.append(LoopTurns(engine, self.case.loop, self.case.options))
         self.drafts.append(DraftRules(engine))
         Watched(engine, self.progress, self.unknown)
-        self.marked.append(MarkWatch(engine))
         for fault in self.failing:
             fault.put_in(engine)
 
@@ -287,10 +295,11 @@ class Witnesses:
             yield "waste", drafts.found.values()
         yield "time", find_out_of_time(trace)
         is_plain = is_published(self.case.loop) and not self.workload.struck
-        if self.device.name == "sim" and is_plain:
+        if self.device.name == "sim" and is_plain and self.case.in_depth:
             yield "time", find_inexact(trace, self.case, self.num_tokens)
             yield "time", find_misplaced(trace)
             yield "time", find_unawaited(trace)
+        if self.device.name == "sim" and is_plain:
             yield "waste", find_sent_twice(trace)
             if self.case.loop == "two_batch":
                 yield "time", find_wrong_halves(trace, self.case, self.shapes)
@@ -319,7 +328,8 @@ class Witnesses:
         yield "leak", (f"the thread {name} is still alive" for name in threads)
         for engine in self.engines:
             yield "leak", find_held(engine)
-            yield "leak", find_remains(engine, self.workload.requests)
+            if self.case.in_depth:
+                yield "leak", find_remains(engine, self.workload.requests)
             yield "time", find_negative(engine.metrics.ended)
         for engine in self.engines:
             yield "leak", find_unguarded(engine)
@@ -330,7 +340,8 @@ class Witnesses:
         After an injected fault, an edge may begin at an op that never ran. No beam has a token of
         its own before the end.
         """
-        if not (self.engines and self.device.name == "sim" and is_published(self.case.loop)):
+        is_on_sim = self.device.name == "sim" and is_published(self.case.loop)
+        if not (self.engines and is_on_sim and self.case.in_depth):
             return
         steps = {(it.side, step): of for it in self.labels for step, of in it.steps.items()}
         yield "record", [self.progress["record"]] if "record" in self.progress else []
@@ -400,7 +411,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     findings = {item.law: item for item in found}
     return Verdict(
         tuple(findings.values()), workload, seen.trace, bool(seen.engines), frozenset(refused),
-        seen.unknown, frozenset(fault.of for fault in seen.failing if fault.is_hit),
+        seen.unknown, frozenset(fault.of for fault in seen.failing if fault.is_hit), case.in_depth,
     )  # fmt: skip
 
 

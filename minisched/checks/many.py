@@ -1,6 +1,8 @@
-"""Random workloads, each on several loops, with every law applied to every run.
+"""Random workloads, each on several loops, with the laws applied to every run.
 
-The workload of a number is that of its seed, so seed and loop repeat a failure.
+The workload of a number is that of its seed, so seed and loop repeat a failure. If no loop is
+named, one case of ``DEPTH_EVERY`` is judged in depth (``Case.in_depth``), for the sake of time. A
+mistake that only the laws of such cases see is almost always in many cases.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +23,8 @@ from .judge import Finding, judge
 from .laws import LAWS, cause_rank
 
 # -- Random workloads, each on several loops -------------------------------------------------------
+
+DEPTH_EVERY = 4  # cases
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,15 @@ def case_of(seed: int, loop: str, device: str = "sim") -> Case:
     return draw(seed).on(read_design(loop), device)
 
 
+def cases_of(seed: int, device: str = "sim") -> dict[str, Case]:
+    """Return the cases of a seed, by loop; some of them are judged in depth."""
+    drawn = draw(seed)
+    return {
+        design.name: replace(drawn.on(design, device), in_depth=(seed + number) % DEPTH_EVERY == 0)
+        for number, design in enumerate(designs_for(drawn, device))
+    }
+
+
 def try_seed(
     seed: int, loops: Sequence[str] = (), device: str = "sim", coverage: bool = False
 ) -> list[Tried]:
@@ -61,11 +74,10 @@ def try_seed(
 
     With ``coverage`` each case has its situations.
     """
-    drawn = draw(seed)
-    designs = [read_design(name) for name in loops] or designs_for(drawn, device)
+    drawn, named = draw(seed), [read_design(name) for name in loops]
+    cases = {design.name: drawn.on(design, device) for design in named} or cases_of(seed, device)
     with modules_frozen():
-        return [try_case(seed, design.name, drawn.on(design, device), coverage)
-                for design in designs]  # fmt: skip
+        return [try_case(seed, name, case, coverage) for name, case in cases.items()]
 
 
 @contextmanager

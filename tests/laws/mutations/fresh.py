@@ -303,7 +303,8 @@ def judge_one(fresh: Fresh, at: Sequence[Place]) -> Fate:
             broken = [f"check: {type(error).__name__}"]
         if broken and not broken_laws(place, "sim"):
             outcome = "hung" if broken[0] == "hang" else "caught"
-            fate = Fate(outcome, broken[0], *place, number + 1, len(entered))
+            where = place.seed, place.loop
+            fate = Fate(outcome, broken[0], *where, number + 1, len(entered))
             break
     return Fate(**{**asdict(fate), "seconds": round(time.process_time() - start, 1)})
 

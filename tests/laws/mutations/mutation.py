@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minisched.checks.draw import Variant, all_designs, designs_for, draw, read_design
+from minisched.checks.draw import Variant, all_designs, draw, read_design
 from minisched.checks.judge import judge
 from minisched.checks.laws import LAWS
+from minisched.checks.many import cases_of
 from minisched.museum.patch import Edit, put_in
 
 HERE = Path(__file__).parent
@@ -45,6 +46,7 @@ class Place(NamedTuple):
 
     seed: int
     loop: str  # as ``--loop`` takes it
+    in_depth: bool = True
 
 
 class Sight(NamedTuple):
@@ -75,8 +77,8 @@ def read(file: str) -> tuple[Mutation, ...]:
 
 def places(workloads: Iterable[int], device: str) -> Iterator[Place]:
     for seed in workloads:
-        for design in designs_for(draw(seed), device):
-            yield Place(seed, design.name)
+        for name, case in cases_of(seed, device).items():
+            yield Place(seed, name, case.in_depth)
 
 
 def design_called(name: str) -> Variant:
@@ -89,7 +91,8 @@ def broken_laws(place: Place, device: str) -> list[str]:
     try:
         with no_longer_than(LONGEST), there(device):
             case = draw(place.seed).on(design_called(place.loop), device)
-            return [item.law for item in judge(case).findings]
+            verdict = judge(replace(case, in_depth=place.in_depth))
+            return [item.law for item in verdict.findings]
     except Hung:
         return ["hang"]
 
