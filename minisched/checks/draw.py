@@ -43,7 +43,7 @@ another request's answer; prompts with one beginning that come at the same time.
 workloads retract, preempt, or find pages cached."""
 CROWDS = ("crowded", "late prompt")
 ODD_SHARE = 1 / 3
-WHOLE_SHARE = 1 / 6  # of cases that run once more, as a whole
+WHOLE_SHARE = 1 / 4  # of cases in depth, run once more, as a whole
 
 Card = TypeVar("Card")
 

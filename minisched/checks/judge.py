@@ -265,7 +265,8 @@ class Witnesses:
             yield "crash", self.failed_steps()
             config = self.engines[0].scheduler.config
             yield "crash", find_accepted(self.case, config.run_ahead)
-            yield "crash", find_unfit(self.case) if self.case.runs_whole else ()
+            runs_whole = self.case.in_depth and self.case.runs_whole
+            yield "crash", find_unfit(self.case) if runs_whole else ()
             if config.beam_width == 1:  # a search delivers its tokens at the end
                 yield "identity", find_wrong_ledgers(trace)
             elif not self.workload.struck:
@@ -293,7 +294,7 @@ class Witnesses:
             yield "waste", waste.found
         for drafts in self.drafts if not self.workload.struck else ():
             yield "waste", drafts.found.values()
-        yield "time", find_out_of_time(trace)
+        yield "time", find_out_of_time(trace) if self.case.in_depth else ()
         is_plain = is_published(self.case.loop) and not self.workload.struck
         if self.device.name == "sim" and is_plain and self.case.in_depth:
             yield "time", find_inexact(trace, self.case, self.num_tokens)
@@ -312,7 +313,7 @@ class Witnesses:
                     yield "leak", find_unreleased_copies(trace, config.beam_width, num_slots)
                     row_len = self.engines[0].worker.max_len
                     yield "waste", find_needless_copies(trace, row_len, self.last_rows)
-        if is_over:
+        if is_over and self.case.in_depth:
             yield "crash", find_bad_steps(trace) if not self.workload.struck else ()
             yield "ownership", find_unwritten_reads(trace)
         for figures in self.figures:
@@ -406,7 +407,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     found = [*stopped, *first_of_each(seen.laws())]
     if not found:
         found += first_of_each(seen.records())
-    if case.runs_whole and seen.engines and not found:
+    if case.in_depth and case.runs_whole and seen.engines and not found:
         found += run_whole(case, [seen.clients.truth.get(req) for req in workload.requests])
     findings = {item.law: item for item in found}
     return Verdict(
