@@ -27,7 +27,7 @@ from minisched.checks.draw import (
 )
 from minisched.checks.identity import another_workload, differences
 from minisched.checks.judge import Finding, breaks_the_same, judge
-from minisched.checks.many import CaseTally, case_of, try_seed
+from minisched.checks.many import CaseTally, case_of, cases_of, try_seed
 from minisched.checks.oracle import oracle_trace
 from minisched.checks.step_fault import CONDITIONS, POSTPROCESS
 from minisched.core.form import wrong_form
@@ -128,6 +128,23 @@ def test_a_seed_is_a_workload_and_any_seed_will_do(seed: int) -> None:
 def tally_of(seeds: range, loops: tuple[str, ...]) -> CaseTally:
     cases = [case for tried in try_workloads(seeds, loops) for case in tried]
     return CaseTally(seeds.start, len(seeds), "sim", cases)
+
+
+def test_one_case_of_four_is_judged_in_depth_and_all_where_a_loop_is_named() -> None:
+    cases = [case for seed in SEEDS for case in cases_of(seed).values()]
+    deep = [case for case in cases if case.in_depth]
+    assert 0.2 < len(deep) / len(cases) < 0.3
+    assert {case.loop for case in deep} == {*LOOPS}
+    assert sum(case.runs_whole for case in deep) > 100
+    assert case_of(0, "overlap").in_depth
+
+
+def test_a_wrong_mark_is_seen_in_depth_alone() -> None:
+    case = case_of(1, "overlap:ring")
+    shallow = replace(case, in_depth=False)
+    assert judge(case).lacking("record") == "" != judge(shallow).lacking("record")
+    with put_in(BUGS["the ring is twice as long as there are rows"].edits):
+        assert judge(case).broke("record") and judge(shallow).holds
 
 
 def test_everything_is_counted() -> None:
