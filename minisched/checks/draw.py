@@ -187,6 +187,11 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
         if not wrong_form(req):
             position = rng.randrange(len(req.prompt) + 3)
             workload.failures += (Failure(req.rid, position, INPUTS),)
+    if odd and theme != "conversation":
+        penalize_alone(rng, workload)
+        stop_within_answer(rng, workload)
+    if odd and stays_crowded and rng.random() < 0.5:
+        leave_two(rng, workload)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -287,6 +292,63 @@ def draw_history(rng: Random, vocab_size: int) -> dict[str, Any]:
         "logit_bias": dict(list(biased.items())[: rng.randrange(4)]),
         "stop": tuple(strings[: rng.randrange(3)]),
     }
+
+
+PENALTIES: dict[str, Any] = {
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+def penalize_alone(rng: Random, workload: Workload) -> None:
+    """Give every second request that has penalties a single one, and one token that is likely.
+
+    So the token repeats, and only this penalty changes what comes after it.
+    """
+    for at, req in enumerate(workload.requests):
+        if wrong_form(req) or rng.random() < 0.5:
+            continue
+        params, stops = req.params, req.params.stop_token_ids | workload.eos_ids
+        if any(getattr(params, name) != none for name, none in PENALTIES.items()):
+            single = {**PENALTIES, rng.choice(sorted(PENALTIES)): 2.0}
+            likely = rng.choice(sorted({*range(workload.vocab_size)} - stops))
+            params = replace(params, **single, logit_bias={likely: 6.0})
+            workload.requests[at] = replace(req, params=params)
+
+
+def stop_within_answer(rng: Random, workload: Workload) -> None:
+    """Let every second request that has stop strings say one of them, over two or three tokens.
+
+    The other string is shorter, and never said. By chance alone few answers have two given tokens.
+    """
+    for at, req in enumerate(workload.requests):
+        if wrong_form(req) or not req.params.stop or rng.random() < 0.5:
+            continue
+        answer = tokens_alone(workload, replace(req, params=replace(req.params, stop=())))
+        if len(answer) > 1:
+            first = rng.randrange(len(answer) - 1)
+            said = "".join(map(chr, answer[first : first + rng.randint(2, 3)]))
+            params = replace(req.params, stop=tuple(rng.sample([said, "\x7f"], 2)))
+            workload.requests[at] = replace(req, params=params)
+
+
+def leave_two(rng: Random, workload: Workload) -> None:
+    """Leave a late prompt with one request that decodes beside its chunks until memory is short."""
+    late = max(
+        (it for it in workload.requests if not wrong_form(it)), key=lambda it: len(it.prompt)
+    )
+    first = workload.requests[0]
+    first = replace(first, params=replace(first.params, max_new_tokens=14, stop=(), regex=None))
+    workload.requests, workload.arrivals = [first, late], [0, 2]
+    workload.sent_again = {
+        turn: rid for turn, rid in workload.sent_again.items() if rid in (first.rid, late.rid)
+    }
+    workload.failures = ()
+    workload.config = replace(
+        workload.config, page_size=1, kv_tokens=late.max_device_len + rng.randint(7, 9),
+        chunked_prefill_size=rng.randint(2, 3),
+    )  # fmt: skip
 
 
 def draw_regex(rng: Random, vocab_size: int, leaves: int) -> str:

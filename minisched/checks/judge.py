@@ -32,6 +32,7 @@ from .details import find_wrong_ledgers
 from .drafts import DraftRules
 from .exact import find_inexact
 from .figures import Figures
+from .freed import Freed
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
 from .labels import (
@@ -153,6 +154,7 @@ class Witnesses:
         self.ids = list[Ids]()  # of each engine
         self.positions = list[Positions]()  # of each scheduler
         self.cached = list[Cached]()  # of each scheduler
+        self.freed = list[Freed]()  # of each scheduler
         self.waste = list[Waste]()  # of each scheduler
         self.audits = list[PrefixAudit]()  # of each scheduler's prefix cache
         self.turns = list[LoopTurns]()  # of each engine
@@ -205,6 +207,7 @@ class Witnesses:
             self.marked.append(MarkWatch(engine))
         cached = Cached(engine)
         self.cached.append(cached)
+        self.freed.append(freed := Freed(engine))
         self.ids.append(Ids(engine.worker.model))
         self.shares_planned |= enters_planned(config.in_force)
 
@@ -214,6 +217,7 @@ class Witnesses:
             positions.look(batch)
             waste.look(batch)
             cached.look(batch)
+            freed.look(batch)
             if labels is not None:
                 labels.look(batch)
             others = (config.beam_width - 1) * (len(batch.reqs) - batch.num_extend_reqs)
@@ -278,6 +282,8 @@ class Witnesses:
         else:
             yield "leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]
         yield "ownership", find_unlisted(trace)
+        for freed in self.freed:
+            yield "ownership", freed.early
         for ids in self.ids:
             yield "positions", ids.wrong
         for positions in self.positions:

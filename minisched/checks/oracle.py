@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple
+from zlib import crc32
 
 from ..core import FinishReason, Output, Request, SamplingParams, TokenLogprob
 from ..core.form import wrong_form
@@ -60,9 +61,14 @@ def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
     except ValueError as error:
         return Alone([], FinishReason.ERROR, str(error))
     return hash_oracle(
-        list(req.prompt), req.params, req.sampling_key, vocab_size, eos_ids, grammar,
+        list(req.prompt), req.params, key_of(req), vocab_size, eos_ids, grammar,
         config.late_penalties, config.late_stop_strings,
     )  # fmt: skip
+
+
+def key_of(req: Request) -> int:
+    """Return the key of a request's draws: 31 bits of its seed, then the CRC-32 of its id."""
+    return req.params.seed % 2**31 * 2**32 + crc32(req.rid.encode())
 
 
 def tokens_alone(workload: Workload, req: Request, truth: Alone | None = None) -> list[int]:
