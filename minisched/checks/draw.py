@@ -192,6 +192,8 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
         stop_within_answer(rng, workload)
     if odd and stays_crowded and rng.random() < 0.5:
         leave_two(rng, workload)
+    if odd and theme == "alike" and workload.config.beam_width > 1:
+        spoil_search(rng, workload)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -568,6 +570,25 @@ def add_beams(rng: Random, workload: Workload) -> None:
             if at % 2:  # a step ends several outputs
                 params = replace(params, stop_token_ids=frozenset(range(workload.vocab_size // 3)))
             workload.requests[at] = replace(req, params=params)
+
+
+def spoil_search(rng: Random, workload: Workload) -> None:
+    """Let a search have NaN logits while another one runs that has found its pages cached.
+
+    The other one is computed again, and its steps that have run by then must not count.
+    """
+    for at, req in enumerate(workload.requests[:3]):
+        if not wrong_form(req):
+            params = SamplingParams(max_new_tokens=8)
+            workload.requests[at] = replace(req, params=params)
+            workload.arrivals[at] = min(at, 1)
+    first = workload.requests[0]
+    position = len(first.prompt) + rng.randint(2, 4)
+    workload.failures = (Failure(first.rid, position, "NaN logits"),)
+    workload.aborts, workload.interrupt = {}, None
+    workload.config = replace(
+        workload.config, rules=f"sglang,{LATE_RULE},{PLANNED}", kv_tokens=96, max_running_requests=4
+    )
 
 
 def share_long_prefix(rng: Random, workload: Workload) -> None:
