@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,6 @@ class Labels:
         self.steps: dict[int, Committed] = {}
         self.sampled: dict[Lease, int] = {}
         self.begun = set[Lease]()  # with a step of their prompt
-        self.laid_out = set[int]()  # steps with a forward pass in the trace
         self.takes_from_host = not engine.worker.relay.gives_every_input
         self.graph_limit, self.num_beams = config.cuda_graph_max_bs, config.beam_width
         self.num_rows = config.max_running_requests
@@ -311,9 +310,10 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
     seen = Counter[tuple[str, str, int]]()  # marks by side, name and step
     waits = set[tuple[str, int, str, str]]()  # by side, step, op and reason
     by_side = {labels.side: labels for labels in every}
+    ran = defaultdict[str, set[int]](set)  # by side: the steps with a forward pass
     for item in trace.slices:
-        if item.name == "forward" and (labels := by_side.get(side_of(item.lane)[0])) is not None:
-            labels.laid_out.add(item.step)
+        if item.name == "forward":
+            ran[side_of(item.lane)[0]].add(item.step)
     for mark in trace.marks:
         attrs = mark.attrs
         side, step = attrs.get("side", ""), attrs.get("step", 0)
@@ -333,7 +333,8 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
             wrong = f"which has no row of {rid}"
         else:
             before = steps.get((side, attrs.get("source", step - 1)))
-            for name, (got, wanted) in figures_of(mark, of, before, by_side[side]).items():
+            figures = figures_of(mark, of, before, by_side[side], ran[side])
+            for name, (got, wanted) in figures.items():
                 if got != wanted:
                     wrong = f"with {name} {got} instead of {wanted}"
                     break
@@ -344,9 +345,9 @@ def find_wrong_marks(trace: Trace, steps: Steps, every: Sequence[Labels]) -> Ite
     for labels in every:
         for step, of in labels.steps.items():
             wanted = {"commit": 1}
-            if step in labels.laid_out:
+            if step in ran[labels.side]:
                 wanted["eager launch"] = int(labels.is_eager(of))
-            if labels.relay_mark and step in labels.laid_out:
+            if labels.relay_mark and step in ran[labels.side]:
                 wanted[labels.relay_mark] = 1
             for name in LOOP_MARKS.get(trace.loop, ()):
                 wanted[name] = 2 if name == "ledger" else 1
@@ -369,11 +370,11 @@ def find_wrong_set_up(trace: Trace, every: Sequence[Labels]) -> Iterator[str]:
 
 
 def figures_of(
-    mark: Mark, of: Committed, before: Committed | None, labels: Labels
+    mark: Mark, of: Committed, before: Committed | None, labels: Labels, ran: Set[int]
 ) -> dict[str, tuple[Any, Any]]:
     """Return attributes of a step's mark, each with its value and the expected one.
 
-    ``before`` is the step with tokens that it may take.
+    ``before`` is the step with tokens that it may take, and ``ran`` are the steps that ran.
     """
     it, own = mark.attrs, tuple(of.unknown.values())
     earlier = before.rids if before is not None else ()
@@ -421,7 +422,7 @@ def figures_of(
         case "token pool":
             writes = tuple(-1 if at == of.chunked else end for at, end in enumerate(of.ends))
             # A lease whose first step was lost at its layout begins again.
-            uploads = of.uploads if labels.steps.keys() <= labels.laid_out else it["uploads"]
+            uploads = of.uploads if labels.steps.keys() <= ran else it["uploads"]
             return {
                 "rows": (it["rows"], of.rows), "starts": (it["starts"], of.starts),
                 "ends": (it["ends"], of.ends), "writes": (it["writes"], writes),
