@@ -194,6 +194,8 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
         leave_two(rng, workload)
     if odd and theme == "alike" and workload.config.beam_width > 1:
         spoil_search(rng, workload)
+    if odd and rng.random() < FULL_SHARE:
+        fill_context(workload)
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
@@ -412,6 +414,7 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
 
 INTERRUPTED_SHARE = 1 / 10
 EARLY_SHARE = 1 / 12  # of workloads without drafts that release memory at the last launch
+FULL_SHARE = 1 / 2  # of workloads with a request as long as the context
 LOST_SHARE = 1 / 8  # of workloads with a step that finds no memory for its inputs
 EQUAL_SHARE = {"urgent": 0.7, "crowded": 0.4}  # of workloads with two equal requests, by theme
 INPUTS, MASK, TRANSFER = "inputs find no memory", "mask finds no memory", "transfer fails"
@@ -642,6 +645,14 @@ def make_equal(workload: Workload, theme: str, with_logprobs: bool) -> None:
             config, max_running_requests=2, priority_scheduling_preemption_threshold=0,
             kv_tokens=max(config.kv_tokens, room),
         )  # fmt: skip
+
+
+def fill_context(workload: Workload) -> None:
+    """Let the longest request fill the context, and with it a row of each table."""
+    config = workload.config
+    lens = [req.max_device_len for req in workload.requests if not wrong_form(req)]
+    longest = max((length for length in lens if length <= config.context_len), default=0)
+    workload.config = replace(config, context_len=longest or config.context_len)
 
 
 def mix_urgent(workload: Workload) -> None:

@@ -7,19 +7,41 @@ the frontend and at the scheduler, on the virtual clock of ``sim``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from math import ceil
+from typing import NamedTuple
 
 from ..core import FinishReason, Lease, Output, Request, ScheduleBatch
 from ..engine.engine import Engine
-from ..engine.frontend import Message, arrival_of
+from ..engine.frontend import AbortReq, Message, arrival_of
 from ..engine.metrics import Metrics, RequestMetrics
 from ..loops.pd import RoomMessage, SideEngine
 
 FULL = FinishReason.STOP, FinishReason.LENGTH  # of requests with all of their tokens
 Heard = Mapping[Request, Sequence[Output]]
 """The outputs of each request, in order."""
+
+
+class Timed(NamedTuple):
+    """A message that comes at a time: a request precedes an abort of the same time."""
+
+    time: int
+    is_abort: bool
+    what: str
+
+
+def timed(messages: Iterable[Message], aborts: Iterator[int], said: Set[int]) -> list[Timed]:
+    """Return the messages with a time, up to the first without one; ``aborts`` has theirs."""
+    found = list[Timed]()
+    for message in messages:
+        if id(message) in said:
+            break
+        if isinstance(message, Request):
+            found.append(Timed(arrival_of(message), False, f"the request {message.name}"))
+        elif isinstance(message, AbortReq) and not (message.error or message.abort_all):
+            found.append(Timed(next(aborts), True, f"the abort of {message.rid}"))
+    return found
 
 
 class Figures:
@@ -43,8 +65,11 @@ class Figures:
         )  # fmt: skip
 
         def taken(now: int) -> list[Message]:
-            """Record when each request was sent."""
+            """Record when each request was sent, and check the order of what has a time."""
+            aborts, said = sorted(frontend._timed_aborts), {*map(id, frontend._said)}
             messages = take(now)
+            times = iter([time for time, _, _ in aborts])
+            self.judge_order(timed(messages, times, said), frontend.next_message, now)
             for message in messages:
                 if isinstance(message, Request):
                     arrival = max(arrival_of(message), engine.metrics.started)
@@ -79,6 +104,17 @@ class Figures:
         frontend.take = taken  # type: ignore[method-assign]
         scheduler.on_commit = committed
         scheduler.retraction.retract = retracted  # type: ignore[method-assign]
+
+    def judge_order(self, times: Sequence[Timed], next_time: int | None, now: int) -> None:
+        """Check that messages come in the order of their times, and none of them late."""
+        for before, after in pairwise(times):
+            if after[:2] < before[:2]:
+                self.too_early.append(
+                    f"{after.what} of {after.time} ns is taken after {before.what} of "
+                    f"{before.time} ns"
+                )
+        if next_time is not None and next_time <= now:
+            self.too_early.append(f"a message of {next_time} ns is not taken at {now} ns")
 
     def watch_mailbox(self, engine: SideEngine) -> None:
         """Compare the time of each message's arrival with the clock of the side that sends it."""

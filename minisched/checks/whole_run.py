@@ -2,13 +2,15 @@
 
 A check drives a loop turn by turn, and its observers need a recorder that is on. Here requests
 arrive by the clock, no request is aborted, and no step fails. One client stops reading at its first
-output, so its request is aborted. Each other request must end as it does alone.
+output, so its request is aborted. Each other request must end as it does alone. Long after that, a
+request with the same id comes, and its client gets one token.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import StringIO
 
 from ..core import FinishReason, Output, Request
@@ -26,6 +28,7 @@ from .oracle import Alone
 SINCE = "in a whole run without a trace"
 BATCH = "Prefill batch"  # in the log: of a step with a prompt
 CHARACTERS = "a", "\u00e9", "\u2013", "\U0001f600"
+MUCH_LATER = 10**15  # nanoseconds; all other requests have ended by then
 GONE = "its reader is gone"  # part of the error of a request that no client reads
 
 
@@ -71,6 +74,7 @@ def find_other_ends(
     """
     workload, tick = fresh(case.workload), tick_of(case)
     requests, heard = workload.requests, defaultdict[str, list[Output]](list)
+    heard_again = list[Output]()
     for req, turn in zip(requests, workload.arrivals, strict=True):
         req.arrival_time = turn * tick
     names = Counter(req.name for req in requests)
@@ -82,8 +86,17 @@ def find_other_ends(
     longest = max((len(truth.tokens) for _, truth in known), default=0)
     gone = next((req for req, truth in known if len(truth.tokens) == longest > 2), None)
 
+    again: Request | None = None  # with the id of the one that is gone
+    if gone is not None:
+        params = replace(gone.params, max_new_tokens=1)
+        again = Request(gone.rid, gone.prompt, params, MUCH_LATER)
+    sent = [*requests, again] if again is not None else requests
+
     def hear(output: Output) -> None:
         """Receive an output; one client fails at its first one."""
+        if device.now() >= MUCH_LATER:
+            heard_again.append(output)
+            return
         heard[output.rid].append(output)
         if gone is not None and output.rid == gone.rid:
             raise BrokenPipeError("closed")
@@ -93,7 +106,7 @@ def find_other_ends(
     log = StringIO()
     with log_to(log):
         run = run_loop(
-            case.loop, device, model, requests, workload.config, case.cost, case.relay, hear,
+            case.loop, device, model, sent, workload.config, case.cost, case.relay, hear,
             **case.options,
         )  # fmt: skip
     for req, truth in known:
@@ -103,9 +116,18 @@ def find_other_ends(
         else:
             found = wrong_end(req, truth, outputs)
         yield from ((law, f"{req.name} {words} {SINCE}") for law, words in found)
-    if len(run.metrics.ended) != len(requests) or run.metrics.live:
+    told = tokens_in(heard_again)
+    if again is not None and (not told or told != again.output_ids):
+        yield (
+            "client",
+            (
+                f"a request came with the id of {again.name}, which has no reader, and gave "
+                f"{again.output_ids}, but its own client received {told} {SINCE}"
+            ),
+        )
+    if len(run.metrics.ended) != len(sent) or run.metrics.live:
         count = len(run.metrics.ended)
-        yield "client", f"{len(requests)} requests ran, but {count} are counted {SINCE}"
+        yield "client", f"{len(sent)} requests ran, but {count} are counted {SINCE}"
     if wrong := wrong_cached(run.metrics):
         yield "client", f"{wrong} {SINCE}"
     for usage in run.metrics.ended:
