@@ -187,8 +187,9 @@ def draw(seed: int, odd: bool = True, rng: Random | None = None, scale: Scale = 
         if not wrong_form(req):
             position = rng.randrange(len(req.prompt) + 3)
             workload.failures += (Failure(req.rid, position, INPUTS),)
-    if odd and theme != "conversation":
+    if odd and theme not in ("crowded", "conversation"):
         penalize_alone(rng, workload)
+    if odd and theme not in (*CROWDS, "conversation"):  # in a crowd no request ends early
         stop_within_answer(rng, workload)
     if odd and stays_crowded and rng.random() < 0.5:
         leave_two(rng, workload)
@@ -338,7 +339,11 @@ def stop_within_answer(rng: Random, workload: Workload) -> None:
 
 
 def leave_two(rng: Random, workload: Workload) -> None:
-    """Leave a late prompt with one request that decodes beside its chunks until memory is short."""
+    """Leave a late prompt with one request that decodes beside its chunks until memory is short.
+
+    Half of them have one budget and want log-probabilities: the prompt is retracted with its last
+    chunks in flight.
+    """
     late = max(
         (it for it in workload.requests if not wrong_form(it)), key=lambda it: len(it.prompt)
     )
@@ -353,6 +358,17 @@ def leave_two(rng: Random, workload: Workload) -> None:
         workload.config, page_size=1, kv_tokens=late.max_device_len + rng.randint(7, 9),
         chunked_prefill_size=rng.randint(2, 3),
     )  # fmt: skip
+    if not workload.config.speculative_algorithm and rng.random() < 0.5:
+        params = SamplingParams(
+            max_new_tokens=6, ignore_eos=True,
+            return_logprob=True, top_logprobs_num=1, logprob_start_len=0,
+        )  # fmt: skip
+        workload.requests[1] = replace(late, params=params)
+        room = len(late.prompt) + len(first.prompt) + rng.randint(6, 7)
+        workload.config = replace(
+            workload.config, rules="", run_first="unified", enable_mixed_chunk=False, beam_width=1,
+            kv_tokens=room, chunked_prefill_size=7, disable_radix_cache=False,
+        )  # fmt: skip
 
 
 def draw_regex(rng: Random, vocab_size: int, leaves: int) -> str:
@@ -1042,6 +1058,7 @@ need that (``for_deep``), so these designs get more of them."""
 
 
 SEARCH = "search"  # with beams
+ONE_BUDGET = "one budget"  # for a late prompt and one request
 FITTING = {
     "alike": ("vllm_async", "vllm_async", "overlap_pool_indexed", "pd"),
     "late prompt": ("mixed", "mixed"),
@@ -1052,6 +1069,7 @@ FITTING = {
     OTHER_OP: ("mini_overlap", "two_batch"),
     INPUTS: ("vllm_async", "overlap_thread", "vllm_pp2"),
     SEARCH: ("overlap", "serial", "multi_step", "overlap_pool_indexed"),
+    ONE_BUDGET: ("vllm_async",) * 4,
 }
 """By theme, by a failure that only few loops can have, or for a search, loops that reach the rare
 situations."""
@@ -1077,6 +1095,8 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
         chosen[design.name] = design
     needs = [drawn.theme, *(failure.kind for failure in drawn.workload.failures)]
     needs += [SEARCH] if drawn.workload.config.beam_width > 1 else []
+    is_late = drawn.theme == "late prompt"
+    needs += [ONE_BUDGET] if is_late and drawn.workload.config.run_first == "unified" else []
     for number, loop in enumerate(loop for need in needs for loop in FITTING.get(need, ())):
         if loop in by_loop:
             design = dealt(by_loop[loop], len(DRAFTERS) * drawn.seed + number, f"fits {kind}")
