@@ -64,8 +64,10 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def start(self, design: Variant, drafts: int, rng: Random, plans: list[str]) -> None:
         """Make an engine with drawn settings, and send it the requests that fit them."""
-        drawn = draw(drafts, rng=rng)
-        case = drawn.on(design)
+        case = draw(drafts, rng=rng).on(design)
+        # Requests that come later may be longer than the longest one now, which fills the context.
+        config = replace(case.workload.config, context_len=CONTEXT_LEN)
+        case = replace(case, workload=replace(case.workload, config=config))
         first = fresh(case.workload).requests
         self.design, self.letters = design, FEW if case.workload.config.num_draft_tokens else PLAIN
         self.workload = replace(
