@@ -603,7 +603,8 @@ def spoil_search(rng: Random, workload: Workload) -> None:
             workload.arrivals[at] = min(at, 1)
     first = workload.requests[0]
     position = len(first.prompt) + rng.randint(2, 4)
-    workload.failures = (Failure(first.rid, position, "NaN logits"),)
+    others = [it for it in workload.failures if it.kind == POSTPROCESS]
+    workload.failures = (Failure(first.rid, position, "NaN logits"), *others)
     workload.aborts, workload.interrupt = {}, None
     workload.config = replace(
         workload.config, rules=f"sglang,{LATE_RULE},{PLANNED}", kv_tokens=96, max_running_requests=4
