@@ -109,9 +109,9 @@ class Case:
     The model is ``hash``, in the device's own tensors: the oracle knows no other. With
     ``built_by_host``, ``sim`` simulates a device with ops that the host builds. With ``in_depth``
     all laws are judged; without it, all but the law ``record``, those of a recorded run
-    (``recorded.py``), exact times, and the objects that an engine keeps (``remains.py``). With both
-    it and ``runs_whole`` the set-up is judged (``set_up.py``), and the workload once more in a
-    whole run (``whole_run.py``).
+    (``recorded.py``), exact times, and the objects that an engine keeps (``remains.py``). With
+    ``runs_whole`` the set-up is judged (``set_up.py``), and the workload once more in a whole run
+    (``whole_run.py``).
     """
 
     workload: Workload
@@ -123,6 +123,11 @@ class Case:
     built_by_host: bool = False
     runs_whole: bool = False
     in_depth: bool = True
+
+
+def shallow(case: Case) -> Case:
+    """Return the case without the laws that are judged in depth, and without a whole run."""
+    return replace(case, in_depth=False, runs_whole=False)
 
 
 def same_on(case: Case, loop: str, relay: str = "") -> Case:

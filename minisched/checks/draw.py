@@ -323,9 +323,9 @@ def penalize_alone(rng: Random, workload: Workload) -> None:
 
 
 def stop_within_answer(rng: Random, workload: Workload) -> None:
-    """Let every second request that has stop strings say one of them, over two or three tokens.
+    """Take a stop string of two or three tokens from every second answer with stop strings.
 
-    The other string is shorter, and never said. By chance alone few answers have two given tokens.
+    The other string is shorter, and in no answer. By chance few answers have two given tokens.
     """
     for at, req in enumerate(workload.requests):
         if wrong_form(req) or not req.params.stop or rng.random() < 0.5:

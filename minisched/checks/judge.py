@@ -269,8 +269,7 @@ class Witnesses:
             yield "crash", self.failed_steps()
             config = self.engines[0].scheduler.config
             yield "crash", find_accepted(self.case, config.run_ahead)
-            runs_whole = self.case.in_depth and self.case.runs_whole
-            yield "crash", find_unfit(self.case) if runs_whole else ()
+            yield "crash", find_unfit(self.case) if self.case.runs_whole else ()
             if config.beam_width == 1:  # a search delivers its tokens at the end
                 yield "identity", find_wrong_ledgers(trace)
             elif not self.workload.struck:
@@ -301,12 +300,13 @@ class Witnesses:
         for drafts in self.drafts if not self.workload.struck else ():
             yield "waste", drafts.found.values()
         yield "time", find_out_of_time(trace) if self.case.in_depth else ()
-        is_plain = is_published(self.case.loop) and not self.workload.struck
-        if self.device.name == "sim" and is_plain and self.case.in_depth:
+        is_on_sim = self.device.name == "sim" and is_published(self.case.loop)
+        is_plain = is_on_sim and not self.workload.struck
+        if is_plain and self.case.in_depth:
             yield "time", find_inexact(trace, self.case, self.num_tokens)
             yield "time", find_misplaced(trace)
             yield "time", find_unawaited(trace)
-        if self.device.name == "sim" and is_plain:
+        if is_plain:
             yield "waste", find_sent_twice(trace)
             if self.case.loop == "two_batch":
                 yield "time", find_wrong_halves(trace, self.case, self.shapes)
@@ -399,7 +399,7 @@ def alive() -> list[str]:
 
 
 def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> Verdict:
-    """Run a fresh copy of a case and apply every law to it.
+    """Run a fresh copy of a case and apply the laws to it, as deep as the case says.
 
     ``patch`` may change an engine before it starts; ``pd`` has two.
     """
@@ -413,7 +413,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     found = [*stopped, *first_of_each(seen.laws())]
     if not found:
         found += first_of_each(seen.records())
-    if case.in_depth and case.runs_whole and seen.engines and not found:
+    if case.runs_whole and seen.engines and not found:
         found += run_whole(case, [seen.clients.truth.get(req) for req in workload.requests])
     findings = {item.law: item for item in found}
     return Verdict(

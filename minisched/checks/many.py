@@ -11,12 +11,12 @@ import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ..core import FinishReason
-from .case import Case
+from .case import Case, shallow
 from .coverage import SITUATIONS, Observed, situations
 from .draw import designs_for, draw, read_design
 from .judge import Finding, judge
@@ -61,9 +61,10 @@ def case_of(seed: int, loop: str, device: str = "sim") -> Case:
 def cases_of(seed: int, device: str = "sim") -> dict[str, Case]:
     """Return the cases of a seed, by loop; some of them are judged in depth."""
     drawn = draw(seed)
+    cases = {design.name: drawn.on(design, device) for design in designs_for(drawn, device)}
     return {
-        design.name: replace(drawn.on(design, device), in_depth=(seed + number) % DEPTH_EVERY == 0)
-        for number, design in enumerate(designs_for(drawn, device))
+        name: case if (seed + number) % DEPTH_EVERY == 0 else shallow(case)
+        for number, (name, case) in enumerate(cases.items())
     }
 
 

@@ -118,13 +118,8 @@ def find_other_ends(
         yield from ((law, f"{req.name} {words} {SINCE}") for law, words in found)
     told = tokens_in(heard_again)
     if again is not None and (not told or told != again.output_ids):
-        yield (
-            "client",
-            (
-                f"a request came with the id of {again.name}, which has no reader, and gave "
-                f"{again.output_ids}, but its own client received {told} {SINCE}"
-            ),
-        )
+        came = f"a request came with the id of {again.name}, which has no reader"
+        yield "client", f"{came}, and gave {again.output_ids}, but its client got {told} {SINCE}"
     if len(run.metrics.ended) != len(sent) or run.metrics.live:
         count = len(run.metrics.ended)
         yield "client", f"{len(sent)} requests ran, but {count} are counted {SINCE}"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checking import try_workloads
-from minisched.checks.case import FAILURES, Failure, case_text, shrink, simpler
+from minisched.checks.case import FAILURES, Failure, case_text, shallow, shrink, simpler
 from minisched.checks.draw import (
     CASES_EACH,
     CHANGES,
@@ -141,10 +141,9 @@ def test_one_case_of_four_is_judged_in_depth_and_all_where_a_loop_is_named() -> 
 
 def test_a_wrong_mark_is_seen_in_depth_alone() -> None:
     case = case_of(1, "overlap:ring")
-    shallow = replace(case, in_depth=False)
-    assert judge(case).lacking("record") == "" != judge(shallow).lacking("record")
+    assert judge(case).lacking("record") == "" != judge(shallow(case)).lacking("record")
     with put_in(BUGS["the ring is twice as long as there are rows"].edits):
-        assert judge(case).broke("record") and judge(shallow).holds
+        assert judge(case).broke("record") and judge(shallow(case)).holds
 
 
 def test_everything_is_counted() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minisched.checks.case import shallow
 from minisched.checks.draw import Variant, all_designs, draw, read_design
 from minisched.checks.judge import judge
 from minisched.checks.laws import LAWS
@@ -91,8 +92,8 @@ def broken_laws(place: Place, device: str) -> list[str]:
     try:
         with no_longer_than(LONGEST), there(device):
             case = draw(place.seed).on(design_called(place.loop), device)
-            verdict = judge(replace(case, in_depth=place.in_depth))
-            return [item.law for item in verdict.findings]
+            case = case if place.in_depth else shallow(case)
+            return [item.law for item in judge(case).findings]
     except Hung:
         return ["hang"]
 
